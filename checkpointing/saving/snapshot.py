@@ -102,8 +102,8 @@ class Arena:
     """Memory for one rank's file, reused for pieces of the same layout."""
 
     def __init__(self, pieces: Sequence[Piece], layout: Layout) -> None:
-        self._is_of_device = any(map(_is_on_device, pieces))
-        self._memory = host_memory(layout.num_bytes, for_device=self._is_of_device)
+        self._device = _device_of(pieces)
+        self._memory = host_memory(layout.num_bytes, self._device)
         self._memory[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
         self._slots = [
             _slot(self._memory, piece, shard.offset)
@@ -115,8 +115,7 @@ class Arena:
     def take(self, pieces: Sequence[Piece]) -> None:
         """Copies all pieces; what the training does afterwards changes nothing in the arena."""
         torch._foreach_copy_(self._slots, [piece.values for piece in pieces], non_blocking=True)
-        if self._is_of_device:
-            torch.accelerator.synchronize()
+        _wait_for(self._device)
 
 
 class Landing:
@@ -134,26 +133,21 @@ class Landing:
     @torch.no_grad()
     def settle(self) -> None:
         """Copies the loaded bytes to the device. Call it only once everything is known to be whole."""
-        on_device = [
-            (piece, values)
-            for piece, values in zip(self._pieces, self._host, strict=True)
-            if _is_on_device(piece)
-        ]
-        for piece, values in on_device:
-            piece.values.copy_(values, non_blocking=True)
-        if on_device:
-            torch.accelerator.synchronize()
+        for piece, values in zip(self._pieces, self._host, strict=True):
+            if _is_on_device(piece):
+                piece.values.copy_(values, non_blocking=True)
+        _wait_for(_device_of(self._pieces))
 
 
-def host_memory(num_bytes: int, *, for_device: bool) -> Tensor:
-    """Zeroed bytes, all of them touched; pinned if they are ``for_device``, which must be there then.
+def host_memory(num_bytes: int, device: torch.device) -> Tensor:
+    """Zeroed bytes, all of them touched; pinned if ``device`` is CUDA's or HIP's, which must be there then.
 
     It goes back to the system with the last view of it. torch's own pinned memory is rounded up to a power of
     two and stays with the process: on an H200 5 GiB took 8. A registered mapping copies as fast.
 
     Raises ``RuntimeError`` with the driver's words if so much can't be pinned.
     """
-    if not for_device or num_bytes == 0:
+    if device.type != "cuda" or num_bytes == 0:
         return torch.empty(num_bytes, dtype=torch.uint8).zero_()  # Plain zeros would not be touched.
     mapping = _Registered(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # A child would share these pages until one side writes, and the device would go on with the wrong ones.
@@ -204,10 +198,21 @@ def _is_on_device(piece: Piece) -> bool:
     return piece.values.device.type != "cpu"
 
 
+def _device_of(pieces: Sequence[Piece]) -> torch.device:
+    """The device of those pieces that are on one; a rank has only one."""
+    return next((piece.values.device for piece in pieces if _is_on_device(piece)), torch.device("cpu"))
+
+
+def _wait_for(device: torch.device) -> None:
+    """Waits for copies, whether or not their memory is pinned: not each kind of device waits by itself."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def _on_host(pieces: Sequence[Piece]) -> list[Tensor]:
     """Live memory that is on the host, and of one piece of host memory a part for each that is not."""
     sizes = [_aligned(piece.values.nbytes) if _is_on_device(piece) else 0 for piece in pieces]
-    memory, end = host_memory(sum(sizes), for_device=any(sizes)), 0
+    memory, end = host_memory(sum(sizes), _device_of(pieces)), 0
     found = []
     for piece, size in zip(pieces, sizes, strict=True):
         found.append(_slot(memory, piece, end) if _is_on_device(piece) else piece.values.detach())

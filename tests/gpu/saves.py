@@ -73,7 +73,7 @@ def _pinned(device: torch.device, num_bytes: int) -> Pinned:
     source = torch.randint(256, (num_bytes,), dtype=torch.uint8, device=device)
     wait_for(device)
     before = resident_bytes()
-    memory = host_memory(num_bytes, for_device=device.type != "cpu")
+    memory = host_memory(num_bytes, device)
     held, is_pinned = resident_bytes() - before, device.type != "cpu" and memory.is_pinned()
     taken_s = min(_copy_s(memory, source, device) for _ in range(3))
     is_equal = torch.equal(memory.to(device), source)

@@ -53,7 +53,7 @@ class HostAdamW(AdamW):
 
 def _on_host(values: Tensor) -> Tensor:
     """Zeros like ``values`` in host memory, which a device can read and write without a copy in between."""
-    memory = host_memory(values.nbytes, for_device=values.device.type == "cuda")
+    memory = host_memory(values.nbytes, values.device)
     return memory.view(values.dtype).view(values.shape)
 
 

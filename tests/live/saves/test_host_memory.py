@@ -9,6 +9,7 @@ import torch
 from checkpointing.saving.snapshot import host_memory
 
 NUM_BYTES = 5 * 2**20 + 4096
+HOST, DEVICE = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class Runtime:
@@ -47,14 +48,14 @@ def having(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> Runtime:
 
 def test_memory_for_a_device_is_registered_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = having(monkeypatch, Runtime())
-    memory = host_memory(NUM_BYTES, for_device=True)
+    memory = host_memory(NUM_BYTES, DEVICE)
     assert runtime.held == {memory.data_ptr(): NUM_BYTES}
     assert not memory.any()
 
 
 def test_it_lives_as_long_as_any_view_and_then_the_driver_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = having(monkeypatch, Runtime())
-    memory = host_memory(NUM_BYTES, for_device=True)
+    memory = host_memory(NUM_BYTES, DEVICE)
     view = memory[4096:].view(torch.float32)
     del memory
     assert len(runtime.held) == 1
@@ -68,14 +69,14 @@ def test_without_room_for_it_the_driver_s_words_and_the_remedy_are_told(
 ) -> None:
     runtime = having(monkeypatch, Runtime(error=2))
     with pytest.raises(RuntimeError, match=r"CUDA error: out of memory: 5,246,976 bytes .* `ulimit -l`"):
-        host_memory(NUM_BYTES, for_device=True)
+        host_memory(NUM_BYTES, DEVICE)
     assert not runtime.held
 
 
-@pytest.mark.parametrize(("num_bytes", "for_device"), [(NUM_BYTES, False), (0, True)])
+@pytest.mark.parametrize(("num_bytes", "device"), [(NUM_BYTES, HOST), (0, DEVICE)])
 def test_memory_for_no_device_and_none_at_all_need_no_driver(
-    num_bytes: int, for_device: bool, monkeypatch: pytest.MonkeyPatch
+    num_bytes: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = having(monkeypatch, Runtime())
-    memory = host_memory(num_bytes, for_device=for_device)
+    memory = host_memory(num_bytes, device)
     assert memory.nbytes == num_bytes and not memory.any() and not runtime.held

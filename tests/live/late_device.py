@@ -1,0 +1,255 @@
+"""A device on this CPU that does nothing before somebody waits for it: a missing wait shows as wrong numbers.
+
+Its tensors have the device type ``lazy``, which torch knows and no build of it has. Each operation on them is
+launched: it takes its place in its stream, and its result is ``POISON`` until then. Copies that don't block
+read and write the host's memory as late, whichever memory it is. Where torch would wait for a real device, to
+read a number or to copy without ``non_blocking``, this one does all its work and counts a wait.
+
+Streams are in order each; among them the seed decides. A launched operation lasts a millisecond.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map
+
+LATE = torch.device("lazy", 0)
+POISON = 77
+_HOST, _SHAPES = torch.device("cpu"), torch.device("meta")
+_COPIES = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy")
+
+
+class LateTensor(torch.Tensor):
+    """``memory`` is what has landed of it."""
+
+    memory: Tensor
+    late: LateDevice
+
+    @staticmethod
+    def __new__(cls, memory: Tensor, late: LateDevice) -> LateTensor:
+        found: LateTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined] # torch does not say
+            cls,
+            memory.size(),
+            strides=memory.stride(),
+            storage_offset=memory.storage_offset(),
+            dtype=memory.dtype,
+            device=LATE,
+        )
+        found.memory, found.late = memory, late
+        return found
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        late = next(one.late for one in tree_iter((args, kwargs)) if isinstance(one, LateTensor))
+        return late.launch(func, args, kwargs or {})
+
+
+class LateEvent:
+    """As torch's, with the device's time in milliseconds."""
+
+    def __init__(self, late: LateDevice) -> None:
+        self._late = late
+        self._at: int | None = None
+
+    def record(self) -> None:
+        self._at = None
+        self._stream = self._late.stream
+        self._late.enqueue(self._pass)
+
+    def query(self) -> bool:
+        return self._at is not None
+
+    def synchronize(self) -> None:
+        """Does the work before this event, and as much of other streams as the seed says."""
+        self._late.events_waited_for += 1
+        self._late.work(lambda: self._at is None, self._stream)
+
+    def elapsed_time(self, end: LateEvent) -> float:
+        if self._at is None or end._at is None:
+            raise RuntimeError("an event has not passed yet")
+        return float(end._at - self._at)
+
+    def _pass(self) -> None:
+        self._at = self._late.now
+
+
+class LateDevice:
+    """``waits`` counts the waits for all its work, ``events_waited_for`` those for one event."""
+
+    def __init__(self, seed: int) -> None:
+        self.waits = self.events_waited_for = self.now = 0
+        self.stream = 0
+        self._random = Random(seed)
+        self._draws = torch.Generator().manual_seed(seed).get_state()
+        self._streams: dict[int, deque[Callable[[], None]]] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def num_pending(self) -> int:
+        return sum(map(len, self._streams.values()))
+
+    def tensor(self, memory: Tensor) -> LateTensor:
+        """A tensor of this device with the values of ``memory``, which are there."""
+        return LateTensor(memory.detach().clone(), self)
+
+    def event(self) -> LateEvent:
+        return LateEvent(self)
+
+    def synchronize(self) -> None:
+        self.waits += 1
+        self.work(lambda: True, None)
+
+    @contextmanager
+    def on_stream(self, number: int) -> Iterator[None]:
+        before, self.stream = self.stream, number
+        yield
+        self.stream = before
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Inside, this thread can make tensors on the device, also from the host's."""
+        with _Factories(self):
+            yield
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._streams.setdefault(self.stream, deque()).append(work)
+
+    def work(self, is_wanted: Callable[[], bool], stream: int | None) -> None:
+        """Works while ``is_wanted`` and there is work in ``stream``, which is any if it is None."""
+        with self._lock:
+            while is_wanted() and (busy := [number for number, works in self._streams.items() if works]):
+                number = self._random.choice(busy)
+                if stream is not None and stream not in busy:
+                    return
+                self.now += 1
+                self._streams[number].popleft()()
+
+    def launch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with self._lock, torch.utils._python_dispatch._disable_current_modes():
+            if func._schema.name in _COPIES and _waits(func, args, kwargs):
+                self.synchronize()
+                return self._at_once(func, args, kwargs)
+            if _is_view(func):
+                return self._at_once(func, args, kwargs)
+            if written := _written(func, args, kwargs):
+                ready = _on(_HOST, (args, kwargs))
+                self.enqueue(lambda: func(*ready[0], **ready[1]))
+                return written[0] if len(func._schema.returns) == 1 else None
+            return self._later(func, args, kwargs)
+
+    def _at_once(self, func: Any, args: Any, kwargs: Any) -> Any:
+        args_, kwargs_ = _on(_HOST, (args, kwargs))
+        found = func(*args_, **kwargs_)
+        if written := _written(func, args, kwargs):
+            return written[0] if len(func._schema.returns) == 1 else None
+        return found if _is_to_host(func, kwargs) else self._wrapped(found)
+
+    def _later(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            shapes = func(*_on(_SHAPES, args), **_on(_SHAPES, kwargs))
+        except (NotImplementedError, RuntimeError):
+            shapes = None
+        if not any(isinstance(one, Tensor) for one in tree_iter(shapes)):
+            # A number for the host, or a size that depends on values.
+            self.synchronize()
+            return self._at_once(func, args, kwargs)
+        targets = tree_map(_poisoned, shapes)
+        ready = _on(_HOST, (args, kwargs))
+
+        def land() -> None:
+            found = self._drawn(func, *ready)
+            for target, value in zip(tree_iter(targets), tree_iter(found), strict=True):
+                if isinstance(value, Tensor):
+                    target.copy_(value)
+
+        self.enqueue(land)
+        return targets if _is_to_host(func, kwargs) else self._wrapped(targets)
+
+    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Random numbers are those of the device's own generator."""
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._draws)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._draws = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+    def _wrapped(self, found: Any) -> Any:
+        return tree_map(lambda one: LateTensor(one, self) if isinstance(one, Tensor) else one, found)
+
+
+class _Factories(TorchDispatchMode):
+    def __init__(self, late: LateDevice) -> None:
+        super().__init__()
+        self._late = late
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(isinstance(one, LateTensor) or one == LATE for one in _leaves(args, kwargs)):
+            return self._late.launch(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _leaves(args: Any, kwargs: Any) -> Iterator[Any]:
+    return (one for one in tree_iter((args, kwargs)) if isinstance(one, Tensor | torch.device))
+
+
+def _waits(func: Any, args: Any, kwargs: Any) -> bool:
+    """Copies within a device never wait, and others only without ``non_blocking``."""
+    if func._schema.name == "aten::_to_copy":
+        is_within = isinstance(args[0], LateTensor) and not _is_to_host(func, kwargs)
+    else:
+        is_within = all(isinstance(one, LateTensor) for one in tree_iter(args) if isinstance(one, Tensor))
+    return not is_within and not _argument(func, args, kwargs, "non_blocking")
+
+
+def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    place = [one.name for one in func._schema.arguments].index(name)
+    return args[place] if place < len(args) else kwargs.get(name)
+
+
+def _is_to_host(func: Any, kwargs: Any) -> bool:
+    return func._schema.name == "aten::_to_copy" and kwargs.get("device") == _HOST
+
+
+def _is_view(func: Any) -> bool:
+    returned = [one.alias_info for one in func._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in returned)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    names = [one.name for one in func._schema.arguments if one.alias_info and one.alias_info.is_write]
+    return [_argument(func, args, kwargs, name) for name in names]
+
+
+def _on(device: torch.device, values: Any) -> Any:
+    def moved(one: Any) -> Any:
+        if isinstance(one, torch.device):
+            return device if one == LATE or device == _SHAPES else one
+        if not isinstance(one, Tensor):
+            return one
+        memory = one.memory if isinstance(one, LateTensor) else one.detach()
+        if device == _HOST:
+            return memory
+        return torch.empty_strided(memory.size(), memory.stride(), dtype=memory.dtype, device=device)
+
+    return tree_map(moved, values)
+
+
+def _poisoned(shape: Any) -> Any:
+    if not isinstance(shape, Tensor):
+        return shape
+    return torch.empty_strided(shape.size(), shape.stride(), dtype=shape.dtype).fill_(POISON)

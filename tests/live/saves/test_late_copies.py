@@ -1,0 +1,71 @@
+"""Saves and restores wait for copies, on whichever kind of device: see ``tests.live.late_device``."""
+
+import pytest
+import torch
+
+from checkpointing.saving.snapshot import Arena, Landing, Piece, layout
+from tests.live.late_device import LATE, POISON, LateDevice
+
+SEEDS = range(4)
+
+
+def device(seed: int, monkeypatch: pytest.MonkeyPatch) -> LateDevice:
+    late = LateDevice(seed)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: late.synchronize())
+    return late
+
+
+def pieces_of(late: LateDevice) -> list[Piece]:
+    """Of three tensors on the device and one on the host."""
+    values = [late.tensor(torch.arange(6.0) + 100 * number) for number in range(3)]
+    return [
+        *(Piece(name=f"w{number}", shape=(6,), start=0, values=one) for number, one in enumerate(values)),
+        Piece(name="host", shape=(6,), start=0, values=torch.arange(6.0) - 100),
+    ]
+
+
+def test_the_device_is_as_late_as_a_device_may_be() -> None:
+    late = LateDevice(0)
+    with late.present():
+        there = torch.zeros(3, device=LATE) + 1
+        host = there.to("cpu", non_blocking=True)
+        assert host.tolist() == [POISON] * 3
+        late.synchronize()
+        assert host.tolist() == [1.0] * 3
+        assert (there * 2).cpu().tolist() == [2.0] * 3
+    assert late.waits == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cut_has_what_was_computed_before_it_and_nothing_of_what_comes_after(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = device(seed, monkeypatch)
+    pieces = pieces_of(late)
+    arena = Arena(pieces, found := layout(pieces))
+    for piece in pieces:
+        piece.values.add_(1)
+    arena.take(pieces)
+    for piece in pieces:
+        piece.values.mul_(0)
+    saved = bytes(arena.data)
+    late.synchronize()
+    assert bytes(arena.data) == saved
+    whole = torch.frombuffer(arena.data, dtype=torch.float32, offset=len(found.header))
+    expected = [torch.arange(6.0) + 100 * number + 1 for number in (0, 1, 2, -1)]
+    assert whole.tolist() == torch.cat(expected).tolist()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_loaded_is_on_the_device_before_its_memory_goes_back(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = device(seed, monkeypatch)
+    pieces = pieces_of(late)
+    landing = Landing(pieces)
+    for number, buffer in enumerate(landing.buffers):
+        torch.frombuffer(buffer, dtype=torch.float32).fill_(number)
+    landing.settle()
+    for buffer in landing.buffers[:3]:
+        torch.frombuffer(buffer, dtype=torch.float32).fill_(POISON)
+    assert [piece.values.cpu().tolist() for piece in pieces] == [[float(number)] * 6 for number in range(4)]
