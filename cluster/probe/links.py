@@ -51,6 +51,7 @@ def all_reduce(seat: LinkSeat) -> LinkRate:
             world_size=seat.num_ranks,
             key=seat.key.encode(),
             timeout_s=seat.deadline_s,
+            device=None if seat.device is None else device,
         )
     try:
         small_s = _time_of(_SMALL_BYTES, _NUM_SMALL, device)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.run_key import KEY_BYTES, mac
 
 if TYPE_CHECKING:
+    import torch
     import torch.distributed as dist
 
 # These variables keep gloo and NCCL on loopback; values that the user has set stay.
@@ -90,16 +91,28 @@ def is_of_one_machine(meeting: str) -> bool:
     return meeting.startswith(_FILE)
 
 
-def join(meeting: str, backend: str, *, rank: int, world_size: int, key: bytes, timeout_s: float) -> None:
+def join(
+    meeting: str,
+    backend: str,
+    *,
+    rank: int,
+    world_size: int,
+    key: bytes,
+    timeout_s: float,
+    device: "torch.device | None" = None,
+) -> None:
     """Joins the default process group. Every rank calls it with the same ``meeting`` and ``key``.
 
-    Raises ``Stranger`` on all ranks if one does not know the key.
+    With a ``device``, which is no CPU, its ranks are connected when this returns, not at their first
+    collective. Raises ``Stranger`` on all ranks if one does not know the key.
     """
     import torch.distributed as dist
 
     timeout = timedelta(seconds=timeout_s)
     store = _store(meeting, rank, world_size, timeout)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device
+    )
     try:
         prove(key)
     except Stranger:

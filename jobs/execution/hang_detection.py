@@ -4,11 +4,13 @@ Time is an argument, so that a driver that was itself held up judges only what i
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from jobs.execution.messages import Heartbeat, SessionLimits
-from jobs.training.task.context import Phase
+from jobs.training.task.context import BUILDING, Phase
+from jobs.training.task.job import Job
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
 from reporting.results.formulas import percentile
@@ -18,6 +20,11 @@ _IN_ORDER: tuple[Phase, ...] = (
     *("gather", "profile", "trace", "teardown"),
 )
 _STEPPING: tuple[Phase, ...] = ("warmup", "window", "profile")
+# What to do about ranks that do not reach each other.
+NETWORK_HINT = (
+    "ranks that can't reach each other stand like this: `longhaul doctor` tries the links; name the "
+    "interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), and open all ports between the nodes"
+)
 # A run may take five times its own slowest usual step before it counts as stuck.
 _PATIENCE = 5
 # The first step also compiles, connects and fills allocators, and nothing is known of its length.
@@ -34,6 +41,12 @@ _PATIENCE_S: Mapping[str, float] = {
     "data wait": 900.0,
     "stall": 300.0,
 }
+# How long the ranks of a cell may only talk to each other, and how much longer for each of them.
+_TALK_S, _TALK_PER_RANK_S = 120.0, 0.5
+_TALKING: tuple[Phase, ...] = ("setup", "gather", "teardown")
+# Building imports a strategy, from a slow disk too, and fills the model. A tenth of what a slow core fills.
+_BUILD_S, _BUILD_BYTES_PER_S = 600.0, 20e6
+_FP32_BYTES = 4
 # After the last save the log entry is written, which is retried for so long while the store is away.
 _LAST_WORD_S = 300.0
 
@@ -47,6 +60,19 @@ def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -
         hang_timeout_s=hang_timeout_s,
         patience_s={**_PATIENCE_S, **dict.fromkeys(("save", "last save"), save_s + _LAST_WORD_S)},
     )
+
+
+def limits_of_jobs(jobs: Sequence[Job], limits: SessionLimits) -> SessionLimits:
+    """The limits of a session's cells: also of the phases in which their ranks do no step.
+
+    Building a model has more time the larger it is. What a spec asks to wait for has no limit here.
+    """
+    recipes = [job.recipe for job in jobs]
+    talk_s = _TALK_S + _TALK_PER_RANK_S * max(recipe.world_size for recipe in recipes)
+    largest_bytes = _FP32_BYTES * max(recipe.model.num_parameters for recipe in recipes)
+    build_s = _BUILD_S + talk_s + largest_bytes / _BUILD_BYTES_PER_S
+    unlimited = {"cooldown": inf, "trace": inf}
+    return replace(limits, patience_s={**dict.fromkeys(_TALKING, talk_s), BUILDING: build_s, **unlimited})
 
 
 class HangDetection:
@@ -104,14 +130,17 @@ class HangDetection:
         limit_s = self._stand_limit_s(behind[0])
         if limit_s is None or now - self._moved <= limit_s:
             return None
-        return self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
+        failure = self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
+        if behind[0] in self._latest and _doing(self._latest[behind[0]]) in _TALKING:
+            return replace(failure, reason=f"{failure.reason}; {NETWORK_HINT}")
+        return failure
 
     def _stand_limit_s(self, rank: int) -> float | None:
         """How long the run may do no step; None if no limit is known. What one rank is doing holds up all
         ranks, so the longest limit counts.
         """
         beats = self._latest.values()
-        declared = [limit_s for beat in beats if (limit_s := self._limits.patience_s.get(beat.doing))]
+        declared = [limit_s for beat in beats if (limit_s := self._limits.patience_s.get(_doing(beat)))]
         is_stepping = rank in self._latest and self._latest[rank].phase in _STEPPING
         return max([*declared, *([self._step_limit_s()] if is_stepping else [])], default=None)
 
@@ -149,7 +178,11 @@ class HangDetection:
         if beat is None:
             return ", before any sign of life"
         at_step = f" at step {beat.step} of {beat.num_steps}" if beat.phase in _STEPPING else ""
-        return f", in {beat.doing or beat.phase}{at_step}"
+        return f", in {_doing(beat)}{at_step}"
+
+
+def _doing(beat: Heartbeat) -> str:
+    return beat.doing or beat.phase
 
 
 def _stand(beat: Heartbeat) -> tuple[str, int, int, str]:

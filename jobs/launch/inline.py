@@ -205,6 +205,7 @@ def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterato
                 rank=place.rank,
                 world_size=place.world_size,
                 timeout=timedelta(seconds=collective_timeout_s),
+                device_id=device if has_device else None,
             )
         try:
             yield device

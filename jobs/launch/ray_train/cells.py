@@ -21,6 +21,7 @@ from cluster.live import describe_free
 from cluster.local_ray.variables import variables
 from cluster.placement import Refused
 from jobs.execution.board import Post, Ready
+from jobs.execution.hang_detection import limits_of_jobs
 from jobs.execution.messages import Event, Session, SessionLimits
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_join
 from jobs.execution.resources import Claim, claim_of
@@ -207,7 +208,8 @@ class _Current:
 
 def _begin(session: Session, terms: _Terms) -> _Current:
     name = uuid.uuid4().hex
-    monitor = GroupMonitor(session.world_size, terms.limits, time.monotonic(), _INQUIRY)
+    limits = limits_of_jobs(session.jobs, terms.limits)
+    monitor = GroupMonitor(session.world_size, limits, time.monotonic(), _INQUIRY)
     claim = claim_of(session.group, session.world_size, share_nodes=terms.share_nodes, spread=terms.spread)
     fit = _fit(name, session, claim, terms) if isinstance(claim, Claim) else None
     if fit is not None:

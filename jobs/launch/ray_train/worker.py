@@ -168,6 +168,7 @@ def _meet(assignment: Assignment) -> Context:
         world_size=place.get_world_size(),
         key=assignment.key,
         timeout_s=assignment.collective_timeout_s,
+        device=None if device.type == "cpu" else device,
     )
     return Context(
         rank=place.get_world_rank(),

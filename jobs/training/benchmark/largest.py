@@ -17,7 +17,7 @@ from jobs.training.health.failures import NothingFits, failure_of, is_out_of_mem
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build, load
 from jobs.training.strategies.memory import release_memory
-from jobs.training.task.context import Context
+from jobs.training.task.context import BUILDING, Context
 from jobs.training.task.job import Job
 from jobs.training.task.measurement import Measurement
 from jobs.training.task.search.largest_batch import BatchSearch
@@ -112,6 +112,7 @@ def _try(job: Job, context: Context) -> None:
     host_memory.return_large_pieces()
     resident_before = host_memory.reset_peak()
     recipe = replace(job.recipe, grad_accum=min(_MICRO_BATCHES, job.recipe.grad_accum))
+    context.status.doing = BUILDING
     with host_memory.budget(job.memory_budget_bytes):
         engine = build(recipe, context.device)
         try:

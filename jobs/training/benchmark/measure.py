@@ -35,7 +35,7 @@ from jobs.training.ranks.gathering import from_rank_0, gather
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
-from jobs.training.task.context import Context, Phase
+from jobs.training.task.context import BUILDING, Context, Phase
 from jobs.training.task.job import Job, Window
 from jobs.training.task.measurement import Measurement, NoProfile, Profile, RankSummary
 from reporting.results.formulas import percentile
@@ -99,6 +99,7 @@ def _measure(
     resident_before = host_memory.reset_peak()
     with ExitStack() as until_the_end:
         with host_memory.budget(job.memory_budget_bytes):
+            context.status.doing = BUILDING
             engine = until_the_end.enter_context(closing(build(job.recipe, context.device)))
             feed = BatchFeed(job.recipe, context.rank, context.device)
             synchronize(context.device)
@@ -263,7 +264,7 @@ class _RankRun:
 
 def enter(context: Context, phase: Phase, num_steps: int) -> None:
     status = context.status
-    status.phase, status.step, status.num_steps = phase, 0, num_steps
+    status.phase, status.step, status.num_steps, status.doing = phase, 0, num_steps, ""
 
 
 def note_step(context: Context, step: int, step_s: float) -> None:

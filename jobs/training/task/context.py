@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # A driver that follows runs needs these types without import
     import torch
 
 Phase = Literal["setup", "warmup", "window", "gather", "profile", "trace", "teardown", "cooldown"]
+# What ``RankStatus.doing`` says in the part of a cell's ``setup`` that grows with the model.
+BUILDING = "building the model"
 
 
 @dataclass(slots=True)
@@ -23,7 +25,8 @@ class RankStatus:
     * ``step`` counts finished optimizer steps of the phase; ``num_steps`` is how many the phase expects.
     * ``num_batches`` counts the batches of all evaluations so far.
     * ``step_s`` is the host's time between the last two step boundaries.
-    * ``doing`` is the phase's name in a long run's ledger, such as ``eval``.
+    * ``doing`` is the phase's name in a long run's ledger, such as ``eval``. In a cell it is ``BUILDING``, or
+      empty.
     * ``pace_s`` is how long the device last took for the test product of ``rank_speed``; 0 before the first.
     * ``utilization_pct`` is how busy the device was, ``power_watts`` its power; None without telemetry.
     """

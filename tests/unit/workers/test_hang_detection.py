@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from jobs.execution.hang_detection import HangDetection
+from jobs.execution.hang_detection import HangDetection, limits_of_jobs
 from jobs.execution.messages import Heartbeat, SessionLimits
+from jobs.training.task.job import Job, Window
+from jobs.training.task.presets import PRESETS
+from tests.unit.builders import run_of, sweep
 
 LIMITS = SessionLimits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)
 
@@ -154,6 +157,56 @@ def test_progress_until_the_limit_is_a_timeout() -> None:
     assert failure.reason == (
         "not done after 600 s, in window at step 601 of 100; raise limits.cell_timeout_s to let it go on"
     )
+
+
+TALK_S = 121  # Of two ranks: two minutes, and half a second for each.
+
+
+def of_cells(num_ranks: int = 2, preset: str = "llama-tiny") -> SessionLimits:
+    recipe = replace(run_of(sweep()).cell.recipe, world_size=num_ranks, model=PRESETS[preset])
+    job = Job(run_id="r", recipe=recipe, window=Window(), vendor="cpu")
+    return limits_of_jobs((job,), LIMITS)
+
+
+def standing(progress: HangDetection, of_rank_0: Heartbeat, of_rank_1: Heartbeat, *, until: int) -> None:
+    """Both ranks beat from second 1 on, and nothing changes; ``until`` is still in time."""
+    for now in range(1, until + 1):
+        progress.note(of_rank_0, now)
+        progress.note(of_rank_1, now)
+        assert progress.failure(now) is None, now
+
+
+@pytest.mark.parametrize("phase", ["setup", "gather", "teardown"])
+def test_ranks_of_a_cell_that_only_talk_are_not_given_the_whole_limit_of_the_cell(phase: str) -> None:
+    progress = HangDetection(of_cells(), 2, now=0)
+    standing(progress, beat(0, phase), beat(1, phase), until=TALK_S)
+    failure = progress.failure(now=TALK_S + 1)
+    assert failure is not None
+    assert (failure.status, failure.phase, failure.ranks) == ("hang", phase, (0, 1))
+    assert failure.reason == (
+        f"no step for 121 s; ranks 0, 1 are furthest behind, in {phase}; ranks that can't reach each other "
+        "stand like this: `longhaul doctor` tries the links; name the interface (NCCL_SOCKET_IFNAME, "
+        "GLOO_SOCKET_IFNAME), and open all ports between the nodes"
+    )
+
+
+def test_more_ranks_may_talk_for_longer() -> None:
+    assert of_cells(1000).patience_s["setup"] == 620
+
+
+def test_a_slow_rank_that_builds_its_model_is_waited_for_and_for_longer_the_larger_the_model() -> None:
+    building = replace(beat(1, "setup"), doing="building the model")
+    progress = HangDetection(of_cells(), 2, now=0)
+    # Not until the end of the cell, which comes before.
+    standing(progress, beat(0, "setup"), building, until=600)
+    names = ("llama-tiny", "llama-3.1-8b")
+    small, large = (of_cells(preset=name).patience_s[building.doing] for name in names)
+    assert small > 721 and large - small > 1500
+
+
+def test_what_a_spec_asks_to_wait_for_and_the_writing_of_a_trace_are_no_hang() -> None:
+    for phase in ("cooldown", "trace"):
+        standing(HangDetection(of_cells(), 2, now=0), beat(0, phase), beat(1, "teardown"), until=600)
 
 
 def test_one_phase_without_any_change_until_the_limit_is_a_hang() -> None:
