@@ -146,9 +146,11 @@ class TooLargeToRead(Exception):
     """No restart could read this manifest, so the generation must not be committed."""
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Raises ``TooLargeToRead`` beyond what a reader takes."""
-    data = seal({"cut": manifest.cut, "parts": manifest.parts})
+def encode_manifest(manifest: Manifest, *, log: str | None = None) -> bytes:
+    """``log`` is the id of the run's log, see ``checkpointing.log.trust``; older versions ignore it.
+    Raises ``TooLargeToRead`` beyond what a reader takes.
+    """
+    data = seal({"cut": manifest.cut, "parts": manifest.parts} | ({"log": log} if log else {}))
     if len(data) + MAC_BYTES > MOST_MANIFEST_BYTES:  # It may be signed yet.
         raise TooLargeToRead(
             f"the manifest of {manifest.cut.world_size} ranks has {len(data):,} bytes, and a restart "

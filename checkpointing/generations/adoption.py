@@ -42,12 +42,15 @@ def adopt(
     repository: Repository, chosen: Sequence[Generation], *, is_named: bool = False
 ) -> Iterator[Adoption]:
     """Reads every byte of each, and pins those that are whole: no rule deletes them before somebody looks."""
-    yield from _adopt(repository, chosen, is_signed=repository.is_signed and not is_named)
+    believed = repository.signed_ones(chosen) if repository.is_signed and not is_named else chosen
+    yield from _adopt(repository, chosen, believed)
 
 
-def _adopt(repository: Repository, chosen: Sequence[Generation], *, is_signed: bool) -> Iterator[Adoption]:
+def _adopt(
+    repository: Repository, chosen: Sequence[Generation], believed: Sequence[Generation]
+) -> Iterator[Adoption]:
     for generation in chosen:
-        if is_signed and not repository.signed_ones([generation]):
+        if generation not in believed:
             yield Adoption(generation=generation, problem=_NOT_SIGNED)
             continue
         try:
@@ -70,7 +73,9 @@ def _adopt(repository: Repository, chosen: Sequence[Generation], *, is_signed: b
 def rebuild(repository: Repository, owner: str) -> Iterator[Adoption]:
     """Begins a term above all others, and adopts all that is whole. Call it after ``refresh``."""
     chosen = adoptable(repository)
-    # The lease signs the log. Where all of it was lost, what else is signed tells that the run had a key.
-    is_signed = repository.is_signed or bool(repository.signed_ones(chosen))
+    # The lease signs the log, or begins one with another id. Where all was lost, what else is signed tells
+    # that the run had a key.
+    signed = repository.signed_ones(chosen)
+    believed = signed if signed or repository.is_signed else chosen
     repository.lease(owner)
-    yield from _adopt(repository, chosen, is_signed=is_signed)
+    yield from _adopt(repository, chosen, believed)

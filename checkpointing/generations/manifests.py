@@ -5,6 +5,7 @@ import hashlib
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import GenerationPlace
 from checkpointing.format.manifest import MANIFEST, MOST_MANIFEST_BYTES
+from checkpointing.log.codec import unseal
 from checkpointing.log.history import Generation
 from checkpointing.log.signing import Signer
 from checkpointing.stores.bounded import TooLarge, get_bounded
@@ -25,9 +26,15 @@ def manifest_bytes(place: GenerationPlace, generation: Generation) -> bytes:
     return data
 
 
-def has_our_signature(signer: Signer, place: GenerationPlace, generation: Generation) -> bool:
-    """Says whether the manifest is whole and signed with the key of this process."""
+def has_our_signature(
+    signer: Signer, place: GenerationPlace, generation: Generation, log: str | None
+) -> bool:
+    """Says whether the manifest is whole, signed with the key of this process, and of the log with the id
+    ``log``; None is any log.
+    """
     try:
-        return signer.is_manifest_signed(generation.name, manifest_bytes(place, generation))
+        data = manifest_bytes(place, generation)
+        is_signed = signer.is_manifest_signed(generation.name, data)
+        return is_signed and log in (None, unseal(data).get("log"))
     except Corrupt:
         return False

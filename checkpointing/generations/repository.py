@@ -168,8 +168,10 @@ class Repository:
             return self._log.is_signed()
 
     def signed_ones(self, generations: Iterable[Generation]) -> list[Generation]:
-        """Returns those whose manifest is signed with the key of this process."""
-        return [one for one in generations if has_our_signature(self._signer, self.place(one.name), one)]
+        """Returns those whose manifest is signed with the key of this process, for this log."""
+        with self._lock:
+            log = self._log.log_id()
+        return [one for one in generations if has_our_signature(self._signer, self.place(one.name), one, log)]
 
     def given_up(self) -> set[str]:
         """Returns the names that a record gives up, whose objects may be deleted.
@@ -194,7 +196,9 @@ class Repository:
     def commit(self, manifest: Manifest, *, term: int) -> Generation:
         """Makes the generation exist. All its files must already be in the store."""
         cut = manifest.cut
-        data = self._signer.sign_manifest(cut.generation, encode_manifest(manifest))
+        with self._lock:
+            log = self._log.log_id()
+        data = self._signer.sign_manifest(cut.generation, encode_manifest(manifest, log=log))
         self.put_file(cut.generation, MANIFEST, data)
         generation = generation_of(cut, manifest.num_bytes + len(data), data, self._clock())
         self.append(Commit(generation=generation), term=term)

@@ -48,13 +48,17 @@ _KINDS: Mapping[str, type[Entry]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """One slot of the log: the event and the view after it. ``id`` is drawn by the record's writer."""
+    """One slot of the log: the event and the view after it. ``id`` is drawn by the record's writer.
+
+    ``log`` is the id of the log's first record, in a log that began with the store's key.
+    """
 
     number: int
     id: str
     written_s: float
     entry: Entry
     view: LogView
+    log: str | None = None
 
 
 def encode(record: LogRecord) -> bytes:
@@ -67,6 +71,8 @@ def encode(record: LogRecord) -> bytes:
             "entry": record.entry,
             "view": record.view,
         }
+        # Versions that do not know the field ignore it.
+        | ({"log": record.log} if record.log else {})
     )
 
 
@@ -87,6 +93,7 @@ def decode(data: bytes, number: int) -> LogRecord:
             written_s=body["written_s"],
             entry=kind(**entry),
             view=_view(body["view"]),
+            log=body.get("log"),
         )
         check_types(record)
         check_types(record.entry)
@@ -132,12 +139,7 @@ def signed(data: bytes, mac: str | None) -> bytes:
 
 def unseal(data: bytes) -> dict[str, Any]:
     """Checks the digest before the body is parsed, and returns the body."""
-    head = _HEAD.match(data)
-    text = data[head.end() : -1] if head else b""
-    if not head or data[-1:] != b"}" or _sha256(text) != head["sha256"]:
-        raise Corrupt("its bytes are not those that its own digest names")
-    if int(head["schema"]) != SCHEMA:
-        raise Corrupt(f"has schema {int(head['schema'])}; this version reads {SCHEMA}")
+    text = sealed_text(data)
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -145,6 +147,17 @@ def unseal(data: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Corrupt("is JSON, but not an object")
     return body
+
+
+def sealed_text(data: bytes) -> bytes:
+    """Returns the body, not parsed; raises ``Corrupt`` if the digest is not its own."""
+    head = _HEAD.match(data)
+    text = data[head.end() : -1] if head else b""
+    if not head or data[-1:] != b"}" or _sha256(text) != head["sha256"]:
+        raise Corrupt("its bytes are not those that its own digest names")
+    if int(head["schema"]) != SCHEMA:
+        raise Corrupt(f"has schema {int(head['schema'])}; this version reads {SCHEMA}")
+    return text
 
 
 def is_count(value: object) -> bool:

@@ -138,7 +138,7 @@ class Log:
                 self._step_forward(bytes(winner or b""))
                 continue
             self._number, self._view = record.number, record.view
-            self._trust.note_own(record.number, data)
+            self._trust.note_own(record, data)
             self._leave_hint()
             return self._view
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
@@ -170,6 +170,10 @@ class Log:
         """Says whether the log, as it was read last, is signed with the key of this process."""
         return self._trust.is_signed_with_our_key(before=self._number + 1)
 
+    def log_id(self) -> str | None:
+        """See ``Trust.log_id``."""
+        return self._trust.log_id()
+
     def lineage(self) -> str:
         """Returns the id of the first record, which distinguishes this log from any other log of the same
         name.
@@ -192,12 +196,14 @@ class Log:
         return found
 
     def _next(self, entry: Entry) -> LogRecord:
+        number, record_id = self._number + 1, secrets.token_hex(8)
         return LogRecord(
-            number=self._number + 1,
-            id=secrets.token_hex(8),
+            number=number,
+            id=record_id,
             written_s=self._clock(),
             entry=entry,
             view=after(self._view, entry),
+            log=self._trust.id_to_write(number, record_id),
         )
 
     def _create(self, number: int, data: bytes) -> Buffer | None:

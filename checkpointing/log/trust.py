@@ -7,6 +7,10 @@ A log is *signed* from the first lease, or first record, that somebody with the 
   one, or somebody began the log in our name.
 - Records before it may be anybody's. So no start with the key goes on from a log that no key signed, unless
   the user names the checkpoint to go on from, or begins anew.
+- A log that begins with the key has an id: that of its first record, which all later records and manifests
+  repeat. One of another log of the same run's name and the same key is damage too. A copy of a whole log
+  counts as what it is a copy of. Logs of earlier versions have no id, and neither has one whose first record
+  is lost or was not signed.
 - Without the key nobody can tell a signature from a forged one, so all records are believed. Who has no key
   appends nothing behind a lease or first record with a signature, as his records would count as damaged.
 """
@@ -14,7 +18,7 @@ A log is *signed* from the first lease, or first record, that somebody with the 
 from contextlib import suppress
 
 from checkpointing.errors import Corrupt
-from checkpointing.log.codec import LogRecord, decode, mac_of
+from checkpointing.log.codec import LogRecord, decode, mac_of, sealed_text
 from checkpointing.log.history import Entry, Lease
 from checkpointing.log.signing import HOW, VARIABLE, Signer, StoreKeyError
 from checkpointing.stores.bounded import TooLarge, get_bounded
@@ -37,12 +41,16 @@ class Trust:
         self._marked_to = 0  # the newest record that was read with a signature, without a key
         self._num_believed = 0
         self._num_refused = 0
+        self._has_read_first = False
+        self._id: str | None = None
+        self._newest_named: str | None = None  # the log that the newest believed record names
 
     def believed(self, data: bytes, number: int) -> LogRecord:
-        """Decodes record ``number``. Raises ``Corrupt`` if it is unsigned in a signed log, or signed with
-        another key.
+        """Decodes record ``number``. Raises ``Corrupt`` if it is unsigned in a signed log, signed with
+        another key, or of another log.
         """
-        record = decode(data, number)
+        # A large record takes long to decode, and anybody may have written it: its signature comes first.
+        sealed_text(data)
         try:
             has_signature = self._signer.is_signed(number, data)
         except Corrupt:
@@ -54,8 +62,32 @@ class Trust:
             self._signed_at = self._signed_at or number
         elif self.is_signed(before=number):
             raise Corrupt(f"record {number} of the log is not signed, and one before it is")
+        record = decode(data, number)
+        if has_signature and number > 1 and self.log_id() not in (None, record.log):
+            raise Corrupt(f"record {number} is of another log of this name")
+        self._newest_named = record.log
         self._num_believed += 1
         return record
+
+    def log_id(self) -> str | None:
+        """Returns the id of the log; None without the key, or if the log has none."""
+        if self._signer.has_key and not self._has_read_first:
+            with suppress(Corrupt, TooLarge):
+                try:
+                    data = get_bounded(self._store, slot_name(self._run, 1), most_bytes=MOST_RECORD_BYTES)
+                except Missing:
+                    return None
+                self._id = decode(data, 1).log if self._signer.is_signed(1, data) else None
+            self._has_read_first = True
+        return self._id
+
+    def id_to_write(self, number: int, record_id: str) -> str | None:
+        """Returns the log's id for record ``number``; where the first record is lost, the one that the newest
+        names.
+        """
+        if number == 1:
+            return record_id if self._signer.has_key else None
+        return self.log_id() or self._newest_named
 
     def is_signed(self, *, before: int) -> bool:
         """Says whether the log is signed when record ``before`` is written. Reads the heads of earlier
@@ -86,10 +118,12 @@ class Trust:
             return data
         return self._signer.sign(number, data)
 
-    def note_own(self, number: int, data: bytes) -> None:
-        """Notes that ``data`` is what this process wrote as record ``number``."""
+    def note_own(self, record: LogRecord, data: bytes) -> None:
+        """Notes that ``data`` is what this process wrote as ``record``."""
         if mac_of(data) is not None:
-            self._signed_at = self._signed_at or number
+            self._signed_at = self._signed_at or record.number
+        if record.number == 1:
+            self._has_read_first, self._id = True, record.log
 
     def refuse_another_key(self) -> None:
         """Raises ``StoreKeyError`` if all that was read is signed with another key."""

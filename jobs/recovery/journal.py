@@ -20,6 +20,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import LogView
 from checkpointing.log.signing import Signer, store_key
+from checkpointing.log.trust import Trust
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
@@ -137,7 +138,8 @@ def open_journal(repository: Repository, *, timeout_s: float = NOTE_TIMEOUT_S) -
 
 
 def leave_note(store: Store, run: str, note: AttemptNote) -> None:
-    body = {"schema": 1, **asdict(note)}
+    log = _trust(store, run).log_id()
+    body = {"schema": 1, **asdict(note)} | ({"log": log} if log else {})
     mac = Signer(run, store_key()).note_mac(note.term, body)
     told = {**body, "mac": mac} if mac else body
     store.put(_name(run, note.term), json.dumps(told, indent=1).encode())
@@ -150,8 +152,9 @@ def read_failed_attempts(store: Store, run: str, view: LogView) -> list[FailedAt
     to resume from. Of an attempt that died with its driver, only what it saved is known.
     """
     endings: list[FailedAttempt] = []
+    trust = _trust(store, run)
     for term in _terms(view):
-        note = read_note(store, run, term)
+        note = read_note(store, run, term, trust)
         if note is not None and note.how != "failed":
             break
         endings.append(note.ending if note and note.ending else _unreported_failure(term, view))
@@ -162,7 +165,8 @@ def read_failed_attempts(store: Store, run: str, view: LogView) -> list[FailedAt
 
 def read_newest(store: Store, run: str, view: LogView) -> AttemptNote | None:
     """The note of the newest attempt in the run's present life; its skip list is authoritative."""
-    return next((note for term in _terms(view) if (note := read_note(store, run, term))), None)
+    trust = _trust(store, run)
+    return next((note for term in _terms(view) if (note := read_note(store, run, term, trust))), None)
 
 
 def given_up(store: Store, run: str, view: LogView) -> AttemptNote | None:
@@ -171,12 +175,15 @@ def given_up(store: Store, run: str, view: LogView) -> AttemptNote | None:
     return note if note is not None and note.how == "given up" else None
 
 
-def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
-    """The note of one attempt; None if none can be read, and then nobody knows how the attempt ended."""
+def read_note(store: Store, run: str, term: int, trust: Trust | None = None) -> AttemptNote | None:
+    """The note of one attempt; None if none can be read, and then nobody knows how the attempt ended.
+
+    Who reads many gives the same ``trust``, so that the log's id is read once.
+    """
     try:
         data = get_bounded(store, _name(run, term), most_bytes=_MOST_NOTE_BYTES)
         body = json.loads(data)
-        return _note(body) if _is_believed(run, term, body) else None
+        return _note(body) if _is_believed(trust or _trust(store, run), run, term, body) else None
     except (
         Missing,
         TooLarge,
@@ -190,10 +197,17 @@ def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
         return None
 
 
-def _is_believed(run: str, term: int, body: dict[str, Any]) -> bool:
+def _is_believed(trust: Trust, run: str, term: int, body: dict[str, Any]) -> bool:
     mac = body.pop("mac", None)
     ours = Signer(run, store_key()).note_mac(term, body)
-    return ours is None or (isinstance(mac, str) and hmac.compare_digest(mac.encode(), ours.encode()))
+    if ours is None:
+        return True
+    is_signed = isinstance(mac, str) and hmac.compare_digest(mac.encode(), ours.encode())
+    return is_signed and trust.log_id() in (None, body.get("log"))
+
+
+def _trust(store: Store, run: str) -> Trust:
+    return Trust(store, run, Signer(run, store_key()))
 
 
 def _terms(view: LogView) -> range:

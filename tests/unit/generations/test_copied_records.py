@@ -1,0 +1,200 @@
+"""With the store's key, what another store holds of a run of the same name and key counts for nothing."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checkpointing.format.manifest import MANIFEST
+from checkpointing.generations.adoption import adopt, adoptable, rebuild
+from checkpointing.generations.repository import Repository
+from checkpointing.log.codec import decode, encode, seal, signed
+from checkpointing.log.history import Lease, LogView, Stop, after
+from checkpointing.log.log import Log, LogRecord
+from checkpointing.log.signing import VARIABLE, Signer, store_key
+from checkpointing.log.trust import slot_name
+from checkpointing.stores.contract import Store
+from checkpointing.stores.memory import MemoryStore
+from jobs.recovery.journal import AttemptNote, leave_note, read_note
+from tests.unit.small_generations import RUN, Ranks, names
+
+
+@pytest.fixture(autouse=True)
+def _key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"k" * 32)
+    path.chmod(0o600)
+    monkeypatch.setenv(VARIABLE, str(path))
+
+
+def trained(store: Store, *steps: int) -> list[str]:
+    repository = Repository(store, RUN)
+    ranks = Ranks(repository, repository.take_over("me"))
+    return [ranks.save(step) for step in steps]
+
+
+def copy(source: Store, target: Store, prefix: str) -> None:
+    for name in source.list(prefix):
+        target.put(name, bytes(source.get(name)))
+
+
+def kept(store: Store) -> list[str]:
+    return names(Repository(store, RUN).refresh().generations)
+
+
+def without_id(store: Store) -> None:
+    """The log as versions before this one wrote it."""
+    for name in list(store.list(f"runs/{RUN}/log")):
+        number = int(name[-17:-5])
+        record = replace(decode(bytes(store.get(name)), number), log=None)
+        store.put(name, Signer(RUN, store_key()).sign(number, encode(record)))
+
+
+def test_a_record_of_another_store_with_the_same_run_and_key_is_damage() -> None:
+    ours, another = MemoryStore(), MemoryStore()
+    (mine,) = trained(ours, 1)
+    trained(another, 1, 2, 3)
+    for number in range(3, 6):
+        ours.put(slot_name(RUN, number), bytes(another.get(slot_name(RUN, number))))
+
+    assert kept(ours) == [mine]
+
+
+def test_a_copied_record_that_comes_first_ends_the_attempt_and_commits_nothing() -> None:
+    ours, another = MemoryStore(), MemoryStore()
+    log, other = Log(ours, RUN), Log(another, RUN)
+    log.lease("a")
+    other.lease("b")
+    other.append(Stop())
+    ours.put(slot_name(RUN, 2), bytes(another.get(slot_name(RUN, 2))))
+
+    assert log.append(Stop()).num_lost == 1
+    assert [record.number for record in Log(ours, RUN).records()] == [1, 3]
+
+
+def test_a_generation_of_another_store_gets_into_no_log() -> None:
+    ours, another = MemoryStore(), MemoryStore()
+    (mine,) = trained(ours, 1)
+    trained(another, 1, 2)
+    copy(another, ours, f"runs/{RUN}/gen")
+    repository = Repository(ours, RUN)
+    repository.refresh()
+
+    planted = adoptable(repository)
+    assert planted
+    assert repository.signed_ones(planted) == []
+    assert {one.problem for one in adopt(repository, planted)} == {
+        "its manifest is not signed with the store's key"
+    }
+    repository.take_over("me")
+    assert kept(ours) == [mine]
+
+
+def test_a_note_of_another_store_is_none() -> None:
+    ours, another = MemoryStore(), MemoryStore()
+    for store in (ours, another):
+        trained(store, 1)
+    leave_note(another, RUN, AttemptNote(term=1, how="given up", given_up="there"))
+    copy(another, ours, f"runs/{RUN}/attempts")
+
+    assert read_note(another, RUN, 1) is not None
+    assert read_note(ours, RUN, 1) is None
+
+
+def test_a_store_that_was_copied_as_a_whole_is_gone_on_from_with_all_that_it_holds() -> None:
+    ours, moved = MemoryStore(), MemoryStore()
+    saved = trained(ours, 1, 2)
+    leave_note(ours, RUN, AttemptNote(term=1, how="done"))
+    copy(ours, moved, "runs")
+
+    assert kept(moved) == saved
+    assert read_note(moved, RUN, 1) is not None
+    assert kept(moved) + trained(moved, 3) == kept(moved)
+
+
+def test_a_log_of_an_earlier_version_is_read_and_gone_on_from() -> None:
+    store = MemoryStore()
+    saved = trained(store, 1)
+    without_id(store)
+    leave_note(store, RUN, AttemptNote(term=1, how="done"))
+
+    saved += trained(store, 2)
+    assert kept(store) == saved
+    assert {record.log for record in Log(store, RUN).records()} == {None}
+    assert read_note(store, RUN, 1) is not None
+
+
+def test_a_record_without_the_id_is_damage_where_the_first_has_one() -> None:
+    store = MemoryStore()
+    (saved,) = trained(store, 1)
+    view = after(Log(store, RUN).read(), Stop())
+    record = LogRecord(number=4, id="o", written_s=1.0, entry=Stop(), view=view)
+    store.put(slot_name(RUN, 4), Signer(RUN, store_key()).sign(4, encode(record)))
+
+    assert not Log(store, RUN).read().stop_asked
+    assert kept(store) == [saved]
+
+
+def test_a_log_that_lost_its_first_record_goes_on_with_the_same_id() -> None:
+    store = MemoryStore()
+    saved = trained(store, 1)
+    first = bytes(store.get(slot_name(RUN, 1)))
+    store.delete(slot_name(RUN, 1))
+    saved += trained(store, 2)
+    assert kept(store) == saved
+
+    store.put(slot_name(RUN, 1), first)
+    assert kept(store) == saved
+
+
+def test_a_log_that_is_gone_is_rebuilt_from_what_was_signed_for_it() -> None:
+    store = MemoryStore()
+    saved = trained(store, 1, 2)
+    for name in list(store.list(f"runs/{RUN}")):
+        if "/gen/" not in name:
+            store.delete(name)
+    repository = Repository(store, RUN)
+    repository.refresh()
+
+    assert {one.problem for one in rebuild(repository, "me")} == {None}
+    assert kept(store) == saved
+
+
+def test_the_id_stands_in_what_the_key_signs_and_is_that_of_the_first_record() -> None:
+    store = MemoryStore()
+    (saved,) = trained(store, 1)
+    log = Log(store, RUN)
+    log.read()
+    assert {record.log for record in log.records()} == {log.record(1).id} == {log.log_id()}
+    manifest = json.loads(bytes(store.get(f"runs/{RUN}/gen/{saved}/{MANIFEST}")))
+    assert manifest["body"]["log"] == log.log_id()
+
+
+@pytest.mark.parametrize("mac", [None, "f" * 64])
+def test_a_record_that_the_key_did_not_sign_is_not_decoded(
+    mac: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    (saved,) = trained(store, 1)
+    store.put(slot_name(RUN, 4), signed(seal({"number": 4, "entry": [0] * 1000}), mac))
+    decoded: list[int] = []
+
+    def noting(data: bytes, number: int) -> LogRecord:
+        decoded.append(number)
+        return decode(data, number)
+
+    monkeypatch.setattr("checkpointing.log.trust.decode", noting)
+    assert kept(store) == [saved]
+    assert 3 in decoded
+    assert 4 not in decoded
+
+
+def test_without_the_key_a_log_has_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    store = MemoryStore()
+    trained(store, 1)
+    assert b'"log":' not in bytes(store.get(slot_name(RUN, 1)))
+    lease = Lease(owner="a")
+    record = LogRecord(number=1, id="i", written_s=1.0, entry=lease, view=after(LogView(), lease), log="i")
+    assert decode(encode(record), 1) == record
