@@ -14,7 +14,8 @@ MOST_SAMPLES = 100_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFacts:
     """What the index says. ``num_with_sha256`` shards can be compared with it. ``row_tokens`` and
-    ``num_trained_tokens`` are None if the tokens are no conversations: then all are trained on.
+    ``num_trained_tokens`` are None if the tokens are no conversations: then all are trained on. ``end_id``
+    stands behind each document of text.
     """
 
     url: str
@@ -26,6 +27,7 @@ class TokenFacts:
     tokenizer: str | None
     tokenizer_digest: str | None
     vocab_size: int | None
+    end_id: int | None
     digest: str
     row_tokens: int | None
     num_trained_tokens: int | None
@@ -72,6 +74,7 @@ def facts_of(index: TokenIndex, url: str) -> TokenFacts:
         tokenizer=vocabulary.tokenizer if vocabulary else None,
         tokenizer_digest=vocabulary.digest if vocabulary else None,
         vocab_size=vocabulary.size if vocabulary else None,
+        end_id=vocabulary.end_id if vocabulary else None,
         digest=index.digest,
         row_tokens=chat.seq_len if chat else None,
         num_trained_tokens=chat.num_trained if chat else None,

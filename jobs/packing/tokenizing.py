@@ -93,7 +93,10 @@ class ByteTokenizer:
     """Each byte of UTF-8 is an id; 256 ends a document."""
 
     vocabulary = Vocabulary(
-        tokenizer="bytes", digest=hashlib.sha256(b"longhaul bytes 1").hexdigest(), size=_BYTES_END + 1
+        tokenizer="bytes",
+        digest=hashlib.sha256(b"longhaul bytes 1").hexdigest(),
+        size=_BYTES_END + 1,
+        end_id=_BYTES_END,
     )
     end_id: int | None = _BYTES_END
 
@@ -117,12 +120,13 @@ class FileTokenizer:
 
     def __init__(self, recipe: TokenizerRecipe) -> None:
         self._tokenizer = _load(recipe)
+        self.end_id = self._end_id(recipe)
         self.vocabulary = Vocabulary(
             tokenizer=recipe.name,
             digest=hashlib.sha256(recipe.content or b"").hexdigest(),
             size=max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+            end_id=self.end_id,
         )
-        self.end_id = self._end_id(recipe)
         self._tokenizer.encode_special_tokens = recipe.needs_end and not recipe.reads_special
         added = self._tokenizer.get_added_tokens_decoder().values()
         special = sorted((one.content for one in added if one.special), key=len, reverse=True)

@@ -182,4 +182,5 @@ def described_run(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
     described["optimizer"]["decay_steps"] = recipe.optimizer.decay_steps
     if tokens:
         described["data"] |= {"digest": tokens.index.digest, "samples": tokens.windows.num_samples}
+        described["data"]["end_id"] = tokens.end_id
     return described

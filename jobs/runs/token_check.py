@@ -49,7 +49,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
     looks = _looks(store, index)
     if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(looks)]:
         raise SpecError(problems)
-    windows = _windows(spec, store, index)
+    end_id, windows = _end_id(spec, store, index), _windows(spec, store, index)
     _check_room(
         spec,
         windows.num_samples,
@@ -57,7 +57,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         f"{spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
     )
     versions = tuple(look.version for look in looks)
-    return Tokens(url=store.url, index=index, windows=windows, cache=cache, versions=versions)
+    return Tokens(url=store.url, index=index, windows=windows, end_id=end_id, cache=cache, versions=versions)
 
 
 def index_at(path: str, key: str) -> tuple[Store, TokenIndex]:
@@ -90,6 +90,25 @@ def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:
             ]
         )
     return rows_of(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
+
+
+def _end_id(spec: RunSpec, store: Store, index: TokenIndex) -> int | None:
+    """The id that ends a document; None if tokens may attend to other documents'. Raises ``SpecError`` if it
+    is not known.
+    """
+    # Conversations know their beginnings themselves.
+    if spec.data.attention == "causal" or index.chat:
+        return None
+    told = index.vocabulary.end_id if index.vocabulary else None
+    end_id = told if spec.data.end_id is None else spec.data.end_id
+    if end_id is None:
+        raise SpecError(
+            [
+                f"data.attention: nothing says which id ends a document of {store.url}; name it with "
+                "data.end_id, or pack the data again"
+            ]
+        )
+    return end_id
 
 
 def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:

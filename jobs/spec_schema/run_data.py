@@ -17,13 +17,16 @@ class ShardCacheSettings(Strict):
 class Data(Strict):
     """The training data. ``samples`` is the size of a synthetic epoch. Of kind ``tokens``, all are used.
 
-    ``tokenizer`` must be the tokenizer that packed the tokens: its file, its digest, or its name.
+    ``tokenizer`` must be the tokenizer that packed the tokens: its file, its digest, or its name. ``end_id``
+    ends a document; null is what the index says.
     """
 
     kind: Literal["synthetic", "tokens"] = "synthetic"
     samples: Count = 4096
     path: Annotated[str, Field(min_length=1)] | None = None
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    attention: Literal["causal", "per_document"] = "causal"
+    end_id: Annotated[int, Field(ge=0)] | None = None
     local: ShardCacheSettings = ShardCacheSettings()
 
     @model_validator(mode="after")
@@ -34,6 +37,10 @@ class Data(Strict):
             raise ValueError("samples: of tokens all are used; leave it out, or use kind: synthetic")
         if self.kind == "synthetic" and (self.path or self.tokenizer):
             raise ValueError("synthetic data has no path and no tokenizer; expected kind: tokens with them")
+        if self.kind == "synthetic" and self.attention == "per_document":
+            raise ValueError("attention: synthetic data has no documents; expected causal, or kind: tokens")
+        if self.end_id is not None and self.attention == "causal":
+            raise ValueError("end_id: is for attention: per_document; leave it out, or set that")
         return self
 
 

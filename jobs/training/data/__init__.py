@@ -1,8 +1,8 @@
 """The samples and tokens that ranks read.
 
 Reading order: ``synthetic`` (tokens that follow from the seed), ``samples`` (of a long run),
-``conversations`` (rows of chat data), ``shards`` (reads tokens from shards), ``shard_check`` (compares their
-bytes), ``shard_ledger`` (keeps with the run what was compared), ``shard_cache`` (keeps shards on a node's
-disk), ``copy_seals`` (what its copies were when they were compared), ``parquet_tokens`` (Parquet files as
-shards), ``prefetch_pool`` (threads that read ahead).
+``conversations`` (rows of chat data), ``documents`` (rows of text that are several documents), ``shards``
+(reads tokens from shards), ``shard_check`` (compares their bytes), ``shard_ledger`` (keeps with the run what
+was compared), ``shard_cache`` (keeps shards on a node's disk), ``copy_seals`` (what its copies were when they
+were compared), ``parquet_tokens`` (Parquet files as shards), ``prefetch_pool`` (threads that read ahead).
 """

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from checkpointing.stores.opening import open_store
 from jobs.training.data.conversations import num_labels, unpack
+from jobs.training.data.documents import num_followed, unpack_documents
 from jobs.training.data.prefetch_pool import PrefetchPool
 from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
 from jobs.training.data.shard_check import CheckedShards
@@ -57,13 +58,19 @@ class Samples:
         self._order = order
         self._rank = context.rank
         self._device = context.device
-        self.are_chat = task.tokens is not None and task.tokens.index.chat is not None
+        self._are_chat = task.tokens is not None and task.tokens.index.chat is not None
+        self._end_id = task.tokens.end_id if task.tokens else None
         _check_folders(task)
         self._source: SampleSource = (
             TokenSource(task.tokens, task.recipe.model.vocab_size, context, _ledger_writer(task, context))
             if task.tokens
             else SyntheticSource(task)
         )
+
+    @property
+    def has_unlabelled(self) -> bool:
+        """Whether there are tokens in the rows after which nothing is learnt."""
+        return self._are_chat or self._end_id is not None
 
     def rows(self, position: int) -> list[Tensor]:
         """The micro-batches, on the host, of the step that begins after ``position`` samples."""
@@ -85,8 +92,10 @@ class Samples:
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
         """Copies micro-batches to the device. Nobody waits for the copies but what reads them there."""
         on_device = [self._copied(tokens) for tokens in rows]
-        if self.are_chat:
+        if self._are_chat:
             return [unpack(tokens) for tokens in on_device]
+        if self._end_id is not None:
+            return [unpack_documents(tokens, self._end_id) for tokens in on_device]
         return [(tokens[:, :-1], tokens[:, 1:]) for tokens in on_device]
 
     def _copied(self, tokens: Tensor) -> Tensor:
@@ -97,8 +106,10 @@ class Samples:
 
     def num_trained(self, rows: list[Tensor]) -> int:
         """How many tokens this rank learns from these micro-batches, which are on the host."""
-        if self.are_chat:
+        if self._are_chat:
             return sum(map(num_labels, rows))
+        if self._end_id is not None:
+            return sum(num_followed(tokens, self._end_id) for tokens in rows)
         return len(rows) * self._task.recipe.micro_batch * self._task.recipe.seq_len
 
     def held_out(self) -> Iterator[range]:

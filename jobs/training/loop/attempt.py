@@ -197,7 +197,7 @@ class _Attempt:
 
     def _weight(self, rows: list[Tensor]) -> float:
         """What makes the mean over all tokens of the step a mean over those that are trained on."""
-        if not self._samples.are_chat:
+        if not self._samples.has_unlabelled:
             return 1.0
         num_trained = self._samples.num_trained(rows)
         self._record.trains_on(num_trained)

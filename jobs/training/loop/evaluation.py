@@ -42,6 +42,6 @@ class Evaluation:
             self._context.status.num_batches += 1
         self.is_due = False
         loss = self._control.mean(torch.stack(losses).mean().item())
-        if not self._samples.are_chat:
+        if not self._samples.has_unlabelled:
             return loss
         return loss / self._control.mean(torch.stack(shares).mean().item())

@@ -175,12 +175,13 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
 
 
 def _attention_of(task: Task, context: Context) -> str:
-    """Which path attends within conversations. Raises ``Unfit`` if it can't be had."""
-    if task.tokens is None or task.tokens.index.chat is None:
+    """Which path attends within conversations or documents. Raises ``Unfit`` if it can't be had."""
+    if task.tokens is None or (task.tokens.index.chat is None and task.tokens.end_id is None):
         return ""
+    what = "conversations" if task.tokens.index.chat else "documents"
     dtype = COMPUTE_DTYPE[task.recipe.precision]
     kernel = kernel_of(task.recipe, context.device, dtype, within_samples=True)
-    return f", attention within conversations by a mask (kernel {kernel})"
+    return f", attention within {what} by a mask (kernel {kernel})"
 
 
 def _sinks(wanted: Recording, store: Store) -> list[Sink]:

@@ -100,12 +100,13 @@ class Tokens:
     ``cache`` None means no shard cache: shards are read from ``url``. ``versions`` are the shards' in their
     store when the run was started (see ``checkpointing.stores.versions``). ``known`` is what earlier
     attempts found out about the shards, and ``ledger`` the folder in the run's store where this one keeps
-    what it does.
+    what it does. With ``end_id``, which ends a document, no token attends to another document's.
     """
 
     url: str
     index: TokenIndex
     windows: Windows
+    end_id: int | None = None
     cache: ShardCacheLimits | None = None
     versions: tuple[str | None, ...] = ()
     known: tuple[KnownShard, ...] = ()

@@ -66,11 +66,14 @@ class KnownShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The tokenizer that made the ids; all ids are below ``size``."""
+    """The tokenizer that made the ids; all ids are below ``size``. ``end_id`` stands behind each document of
+    text; None if that is unknown.
+    """
 
     tokenizer: str
     digest: str
     size: int
+    end_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +209,17 @@ def _chat(body: Mapping[str, Any]) -> Chat:
 def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
     if body is None:
         return None
-    vocabulary = Vocabulary(tokenizer=body["tokenizer"], digest=body["digest"], size=body["size"])
+    vocabulary = Vocabulary(
+        tokenizer=body["tokenizer"], digest=body["digest"], size=body["size"], end_id=body.get("end_id")
+    )
     if not _is_count(vocabulary.size) or not isinstance(vocabulary.tokenizer, str):
         raise ValueError(f"its vocabulary is {dict(body)}")
     if not isinstance(vocabulary.digest, str):
         raise ValueError(f"the digest of its tokenizer is {vocabulary.digest!r}")
+    if vocabulary.end_id is not None and not (
+        _is_count(vocabulary.end_id) and vocabulary.end_id < vocabulary.size
+    ):
+        raise ValueError(f"the end_id of its vocabulary is {vocabulary.end_id!r}")
     return vocabulary
 
 

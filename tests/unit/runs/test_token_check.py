@@ -4,6 +4,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -36,6 +37,19 @@ def write_shards(place: Path, *shards: Sequence[int], vocabulary: Vocabulary | N
             )
         )
     store.put(INDEX, to_json(TokenIndex(dtype="uint16", shards=tuple(entries), vocabulary=vocabulary)))
+
+
+def test_what_ends_a_document_is_what_the_index_says_or_the_spec(place: Path) -> None:
+    own = "data.attention=per_document"
+    write_shards(place, range(50), vocabulary=None)
+    with pytest.raises(SpecError, match=r"^data\.attention: nothing says which id ends a document of "):
+        find_tokens(spec_for(place, own))
+    told = [find_tokens(spec_for(place, *settings)) for settings in ([], [own, "data.end_id=0"])]
+    assert [one and one.end_id for one in told] == [None, 0]
+    write_shards(place, range(50), vocabulary=replace(BYTES, end_id=256))
+    wanted = ([own], [own, "data.end_id=7"], [])
+    told = [find_tokens(spec_for(place, *settings)) for settings in wanted]
+    assert [one and one.end_id for one in told] == [256, 7, None]
 
 
 def spec_for(place: Path, *settings: str) -> RunSpec:

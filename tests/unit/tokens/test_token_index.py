@@ -21,7 +21,7 @@ INDEX = TokenIndex(
         TokenShard(name="00000.bin", num_tokens=7, sha256="a" * 64, largest_id=90),
         TokenShard(name="part/00001.bin", num_tokens=0),
     ),
-    vocabulary=Vocabulary(tokenizer="bytes", digest="b" * 64, size=257),
+    vocabulary=Vocabulary(tokenizer="bytes", digest="b" * 64, size=257, end_id=256),
 )
 
 
@@ -52,6 +52,14 @@ def test_names_and_numbers_are_enough_for_a_hand_written_index() -> None:
         ({"shards": [{"name": "a.bin"}]}, "'num_tokens' is missing"),
         ({"vocabulary": {"tokenizer": "t", "digest": "d", "size": "big"}}, "its vocabulary is"),
         ({"vocabulary": {"tokenizer": "t", "digest": 1, "size": 9}}, "the digest of its tokenizer is 1"),
+        (
+            {"vocabulary": {"tokenizer": "t", "digest": "d", "size": 9, "end_id": 9}},
+            "the end_id of its .* is 9",
+        ),
+        (
+            {"vocabulary": {"tokenizer": "t", "digest": "d", "size": 9, "end_id": True}},
+            "the end_id .* is True",
+        ),
     ],
 )
 def test_what_does_not_add_up_is_said(change: dict[str, object], says: str) -> None:
