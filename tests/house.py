@@ -127,6 +127,12 @@ WALL_CLOCKS = (
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip
 
+# Who may name ``torch.cuda``. All others ask the first of them, where a test can put another kind of device.
+DEVICE_DOORS = (
+    "cluster.probe.door", "checkpointing.saving.snapshot", "jobs.training.preload",
+    "jobs.training.device.torch_settings",
+)  # fmt: skip
+
 TAKEN_NAMES = frozenset({*sys.stdlib_module_names, *FRONT_DOORS, *ROOMS, "pytest", "hypothesis"})
 # As they are imported or used: modules, torch's collectives of objects, its reader of files.
 _UNPICKLES = re.compile(
@@ -280,6 +286,19 @@ def unpickling(module: Module) -> list[str]:
         f"{module.name}:{line}: {name} runs what others have sent or written: let them tell JSON"
         for line, name in sorted(set(used))
         if _UNPICKLES.search(name)
+    ]
+
+
+def devices_named(module: Module) -> list[str]:
+    """A wait or a name that only one vendor's devices know is found nowhere but in the doors to devices."""
+    if module.name in DEVICE_DOORS:
+        return []
+    used = [(one.line, one.target) for one in module.imports]
+    attributes = [node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute)]
+    used += [(node.lineno, ast.unparse(node)) for node in attributes]
+    return [
+        f"{module.name}:{line}: torch.cuda: ask cluster.probe.door instead (see DEVICE_DOORS)"
+        for line in sorted({line for line, name in used if f"{name}.".startswith("torch.cuda.")})
     ]
 
 

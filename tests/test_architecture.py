@@ -84,6 +84,11 @@ def test_nothing_is_unpickled() -> None:
     assert problems(house.unpickling, OURS) == []
 
 
+def test_only_the_doors_name_a_kind_of_device() -> None:
+    assert problems(house.devices_named, OURS) == []
+    assert set(OURS) >= set(house.DEVICE_DOORS)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_packages_docstring_names_its_files(package: str) -> None:
     assert house.files_not_listed(OURS[package], OURS) == []
@@ -385,6 +390,25 @@ def test_what_unpickles_is_seen(source: str) -> None:
 def test_what_only_sounds_like_it_is_let_through() -> None:
     source = "import torch\ntorch.distributed.all_gather(rows, row)\nstore.put_object(name)\nimport pickling"
     assert house.unpickling(Module("jobs.training.control", source)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\n\ndef wait() -> None:\n    torch.cuda.synchronize()",
+        "from torch.cuda import Event",
+        "from torch import cuda",
+        "import torch.cuda",
+        "cuda = torch.cuda",
+    ],
+)
+def test_a_kind_of_device_that_is_named_elsewhere_is_seen(source: str) -> None:
+    assert "ask cluster.probe.door" in one(house.devices_named, "jobs.training.control", source)
+
+
+@pytest.mark.parametrize("source", ["from torch.backends.cuda import SDPAParams", "kind = 'torch.cuda'"])
+def test_what_is_no_device_may_be_named(source: str) -> None:
+    assert house.devices_named(Module("jobs.training.control", source)) == []
 
 
 def test_a_class_in_an_entry_file_is_seen() -> None:

@@ -2,7 +2,7 @@
 
 ``node`` collects the ``node_facts`` from ``host`` (versions, disk, memory) and ``device`` (matrix products,
 copies). ``links`` measures all-reduce between processes. Each process has one ``link_seat``, and they join
-in a ``meeting``.
+in a ``meeting``. The ``door`` to torch's devices is here for trainings too.
 
 ``versions`` says which versions of its libraries Longhaul works with.
 """

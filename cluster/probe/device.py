@@ -8,8 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from cluster.probe import door
 from cluster.probe.node_facts import CopyRate, GemmRate, NodePlatform, Shape
-from cluster.telemetry.readings import DeviceAddress, Nothing, Reading
+from cluster.telemetry.readings import Nothing, Reading
 from cluster.telemetry.sampler import telemetry_of
 
 _INTERFACES = {"cuda": "NVML", "rocm": "AMD SMI"}
@@ -22,19 +23,14 @@ _COPY_BYTES = 64 * 2**20
 
 
 def platform_found() -> NodePlatform:
-    if not torch.cuda.is_available():
+    if not door.is_there():
         return "cpu"
     return "rocm" if torch.version.hip else "cuda"
 
 
 def devices() -> list[torch.device]:
     """Returns all accelerators that this process sees, or one core of the host."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return [torch.device("cuda", index) for index in range(count)] or [torch.device("cpu")]
-
-
-def market_name(device: torch.device) -> str | None:
-    return None if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return [torch.device("cuda", index) for index in range(door.count())] or [torch.device("cpu")]
 
 
 @contextmanager
@@ -51,7 +47,7 @@ def telemetry(device: torch.device) -> str | None:
     """Returns the name of the interface that reports power; None if none does."""
     if device.type == "cpu":
         return None
-    found = telemetry_of(platform_found(), DeviceAddress.of(torch.cuda.get_device_properties(device)))
+    found = telemetry_of(platform_found(), door.address(device))
     return None if isinstance(found, Nothing) or found.read() == Reading() else _INTERFACES[platform_found()]
 
 
@@ -72,7 +68,7 @@ def copy_rate(device: torch.device) -> CopyRate | None:
     """Returns the rate of copies to the device; None on a CPU, where nothing is copied."""
     if device.type == "cpu":
         return None
-    source = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    source = door.pinned(torch.empty(_COPY_BYTES, dtype=torch.uint8), device)
     target = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
     seconds = _fastest(device, partial(target.copy_, source, non_blocking=True))
     return CopyRate(device=device.index or 0, bytes_per_s=_COPY_BYTES / seconds)
@@ -88,14 +84,9 @@ def _fastest(device: torch.device, work: Callable[[], Tensor]) -> float:
 
 def time_of_batch(device: torch.device, work: Callable[[], object], size: int) -> float:
     """Returns the seconds of one ``work``, the mean of ``size`` in a row."""
-    _wait_for(device)
+    door.synchronize(device)
     start = time.perf_counter()
     for _ in range(size):
         work()
-    _wait_for(device)
+    door.synchronize(device)
     return (time.perf_counter() - start) / size
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.cuda.synchronize(device)

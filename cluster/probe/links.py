@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.local_ray.variables import variables
+from cluster.probe import door
 from cluster.probe.device import time_of_batch
 from cluster.probe.link_seat import LinkSeat
 from cluster.probe.meeting import is_of_one_machine, join, meet_in, on_loopback
@@ -39,10 +40,8 @@ def all_reduce(seat: LinkSeat) -> LinkRate:
 
     The process must not have a process group yet.
     """
-    device = torch.device("cpu") if seat.device is None else torch.device("cuda", seat.device)
-    backend = "gloo" if seat.device is None else "nccl"
-    if seat.device is not None:
-        torch.cuda.set_device(device)
+    device = torch.device("cpu") if seat.device is None else door.take(seat.device)
+    backend = door.collective_backend(device)
     with variables(on_loopback() if is_of_one_machine(seat.meeting) else {}):
         join(
             seat.meeting,

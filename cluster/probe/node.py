@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from cluster.probe import device, host
+from cluster.probe import device, door, host
 from cluster.probe.node_facts import CopyRate, GemmRate, NodeFacts, Question
 from cluster.this_machine import num_cpus, this_machine
 
@@ -27,7 +27,7 @@ def probe_node(question: Question) -> NodeFacts:
     return NodeFacts(
         host=platform.node(),
         platform=found,
-        device=device.market_name(here[0]),
+        device=door.name_of(here[0]),
         num_devices=num_cpus() if found == "cpu" else len(here),
         driver=host.kernel_driver(found),
         visible=host.visible_devices(),

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from cluster.inventory import ClusterError
 from cluster.local_ray.variables import variables
+from cluster.probe import door
 from cluster.probe.meeting import Stranger, on_loopback, prove
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.causes import cause_of
@@ -192,20 +193,17 @@ def _with_search(failure: Failure, search: BatchSearch | None) -> Failure:
 
 @contextmanager
 def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterator[torch.device]:
-    has_device = torch.cuda.is_available()
-    device = torch.device("cuda", place.local_rank) if has_device else torch.device("cpu")
-    if has_device:
-        torch.cuda.set_device(device)
+    device = door.take(place.local_rank) if door.is_there() else torch.device("cpu")
     loopback = on_loopback() if place.is_of_one_machine else {}
     with TemporaryDirectory(prefix="longhaul-") as folder, variables(loopback):
         with ended_with_torchrun():
             dist.init_process_group(
-                "nccl" if has_device else "gloo",
+                door.collective_backend(device),
                 init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",
                 rank=place.rank,
                 world_size=place.world_size,
                 timeout=timedelta(seconds=collective_timeout_s),
-                device_id=device if has_device else None,
+                device_id=None if device.type == "cpu" else device,
             )
         try:
             yield device

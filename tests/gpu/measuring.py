@@ -69,7 +69,7 @@ def times(recipe: Recipe, device: torch.device) -> Times:
     """Steps one behind the other, without a wait in between, as in a window that counts."""
     engine = build(recipe, device)
     batches = make_batches(recipe, 0, device)
-    timer = HostTimer() if device.type == "cpu" else DeviceTimer()
+    timer = HostTimer() if device.type == "cpu" else DeviceTimer(device)
     for step in range(_WARMUP):
         train_step(engine, batches.load(step))
     wait_for(device)

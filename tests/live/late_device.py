@@ -15,12 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
+
+from cluster.probe import door
 
 LATE = torch.device("lazy", 0)
 POISON = 77
@@ -83,10 +87,13 @@ class LateEvent:
 
 
 class LateDevice:
-    """``waits`` counts the waits for all its work, ``events_waited_for`` those for one event."""
+    """``waits`` counts the waits for all its work, ``events_waited_for`` those for one event. ``unpinned``
+    counts copies with host memory that is not pinned, for which a real device might have waited.
+    """
 
     def __init__(self, seed: int) -> None:
-        self.waits = self.events_waited_for = self.now = 0
+        self.waits = self.events_waited_for = self.unpinned = self.now = 0
+        self._pinned: list[Tensor] = []
         self.stream = 0
         self._random = Random(seed)
         self._draws = torch.Generator().manual_seed(seed).get_state()
@@ -101,8 +108,30 @@ class LateDevice:
         """A tensor of this device with the values of ``memory``, which are there."""
         return LateTensor(memory.detach().clone(), self)
 
-    def event(self) -> LateEvent:
-        return LateEvent(self)
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Makes this device one of those that torch knows."""
+        kind = SimpleNamespace(
+            Event=lambda enable_timing: LateEvent(self),
+            get_device_name=lambda device: "Late Device",
+            get_device_properties=lambda device: SimpleNamespace(uuid="late"),
+            get_rng_state=lambda device: self._draws.clone(),
+            manual_seed=self._seed,
+            memory_allocated=lambda device: 0,
+            memory_reserved=lambda device: 0,
+            set_rng_state=self._set_draws,
+            synchronize=lambda device: self.synchronize(),
+        )
+        monkeypatch.setitem(door.KINDS, LATE.type, kind)
+        monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: self.synchronize())
+        # Optimizers ask it whether their fused kernels are there for this kind of device.
+        monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: LATE.type)
+
+        def pin(memory: Tensor) -> Tensor:
+            # Kept, so that no other memory gets its address.
+            self._pinned.append(memory.clone())
+            return self._pinned[-1]
+
+        monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
 
     def synchronize(self) -> None:
         self.waits += 1
@@ -120,6 +149,12 @@ class LateDevice:
         with _Factories(self):
             yield
 
+    def _seed(self, number: int) -> None:
+        self._draws = torch.Generator().manual_seed(number).get_state()
+
+    def _set_draws(self, state: Tensor, device: torch.device) -> None:
+        self._draws = state.clone()
+
     def enqueue(self, work: Callable[[], None]) -> None:
         with self._lock:
             self._streams.setdefault(self.stream, deque()).append(work)
@@ -136,9 +171,11 @@ class LateDevice:
 
     def launch(self, func: Any, args: Any, kwargs: Any) -> Any:
         with self._lock, torch.utils._python_dispatch._disable_current_modes():
-            if func._schema.name in _COPIES and _waits(func, args, kwargs):
-                self.synchronize()
-                return self._at_once(func, args, kwargs)
+            if func._schema.name in _COPIES:
+                if _waits(func, args, kwargs):
+                    self.synchronize()
+                    return self._at_once(func, args, kwargs)
+                self._count_unpinned(args)
             if _is_view(func):
                 return self._at_once(func, args, kwargs)
             if written := _written(func, args, kwargs):
@@ -146,6 +183,12 @@ class LateDevice:
                 self.enqueue(lambda: func(*ready[0], **ready[1]))
                 return written[0] if len(func._schema.returns) == 1 else None
             return self._later(func, args, kwargs)
+
+    def _count_unpinned(self, args: Any) -> None:
+        pinned = {one.untyped_storage().data_ptr() for one in self._pinned}
+        source = args[0] if len(args) == 1 else args[1]
+        hosts = [one for one in tree_iter(source) if not isinstance(one, LateTensor)]
+        self.unpinned += sum(one.untyped_storage().data_ptr() not in pinned for one in hosts)
 
     def _at_once(self, func: Any, args: Any, kwargs: Any) -> Any:
         args_, kwargs_ = _on(_HOST, (args, kwargs))

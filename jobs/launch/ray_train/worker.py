@@ -184,11 +184,11 @@ def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
     """This worker's own device. Ray Train's answer is wrong on AMD and where devices are simulated."""
     import torch
 
+    from cluster.probe.door import take
+
     if backend == "gloo":
         return torch.device("cpu")
-    device = torch.device("cuda", _visible_index())
-    torch.cuda.set_device(device)
-    return device
+    return take(_visible_index())
 
 
 def _visible_index() -> int:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
+from cluster.probe import door
 from jobs.training.benchmark.feed import BatchFeed
-from jobs.training.benchmark.measure import enter, measure, note_step, synchronize
+from jobs.training.benchmark.measure import enter, measure, note_step
 from jobs.training.device import host_memory
 from jobs.training.device.rank_device import check_ranks
 from jobs.training.health.failures import NothingFits, failure_of, is_out_of_memory, wanted_bytes
@@ -120,7 +121,7 @@ def _try(job: Job, context: Context) -> None:
             enter(context, "warmup", _STEPS)
             for step in range(_STEPS):
                 train_step(engine, feed.of_step(step)).item()
-                synchronize(context.device)
+                door.synchronize(context.device)
                 note_step(context, step + 1, 0.0)
             _check_budget(job.memory_budget_bytes, host_memory.peak_bytes() - resident_before)
         finally:

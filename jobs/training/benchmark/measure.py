@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cluster.fingerprint.merging import merged
+from cluster.probe import door
 from cluster.telemetry.readings import Telemetry
 from cluster.telemetry.sampler import Sampler
 from cluster.telemetry.summary import Watched, watched
@@ -26,7 +27,7 @@ from jobs.training.benchmark.timing import ROLLING, DeviceTimer, HostTimer, has_
 from jobs.training.device import host_memory
 from jobs.training.device.environment import environment_of
 from jobs.training.device.fingerprint import fingerprint_of
-from jobs.training.device.rank_device import check_ranks, device_name, identity, telemetry
+from jobs.training.device.rank_device import check_ranks, identity, telemetry
 from jobs.training.health.failures import InvalidLoss
 from jobs.training.models.attention import kernel_of
 from jobs.training.models.compiling import num_compiled
@@ -102,7 +103,7 @@ def _measure(
             context.status.doing = BUILDING
             engine = until_the_end.enter_context(closing(build(job.recipe, context.device)))
             feed = BatchFeed(job.recipe, context.rank, context.device)
-            synchronize(context.device)
+            door.synchronize(context.device)
             setup_s = time.perf_counter() - started
             run = _RankRun(
                 job=job,
@@ -150,7 +151,7 @@ class _RankRun:
         is_done = False
         while not is_done:
             losses.append(train_step(self.engine, self.feed.of_step(len(losses))))
-            synchronize(self.context.device)
+            door.synchronize(self.context.device)
             timer.mark()
             times = timer.step_times_s()
             note_step(self.context, len(losses), times[-1])
@@ -193,13 +194,12 @@ class _RankRun:
         """The window's step times and losses. Its number of steps is fixed before it starts."""
         device, num_steps = self.context.device, _num_steps(self.job.window, warmup.median_step_s)
         is_synchronized = self.job.window.sync == "step"
-        timer = DeviceTimer() if device.type == "cuda" else HostTimer()
+        timer = HostTimer() if device.type == "cpu" else DeviceTimer(device)
         losses: list[Tensor] = []
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        door.reset_peaks(device)
         self.feed.forget_copies()
         dist.barrier()
-        synchronize(device)
+        door.synchronize(device)
         enter(self.context, "window", num_steps)
         self.context.status.memory_bytes = _memory_in_use(device)
         previous = time.perf_counter()
@@ -207,7 +207,7 @@ class _RankRun:
         for number in range(1, num_steps + 1):
             losses.append(train_step(self.engine, self.feed.of_step(warmup.steps + number - 1)))
             if is_synchronized:
-                synchronize(device)
+                door.synchronize(device)
             timer.mark()
             now = time.perf_counter()
             note_step(self.context, number, now - previous)
@@ -222,7 +222,7 @@ class _RankRun:
         return RankSummary(
             rank=self.context.rank,
             node=self.context.node,
-            device=device_name(device) or "cpu",
+            device=door.name_of(device) or "cpu",
             device_id=identity(self.context).device_id,
             total_s=sum(step_times_s),
             p50_s=percentile(step_times_s, 50),
@@ -310,20 +310,15 @@ def _device_memory(device: torch.device) -> dict[str, int | None]:
     """The window's peaks of device memory, as ``RankSummary`` names them; empty on a CPU."""
     if device.type == "cpu":
         return {}
-    free, total = torch.cuda.mem_get_info(device)
+    found = door.memory_of(device)
     return {
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
-        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
-        "allocator_retries": torch.cuda.memory_stats(device)["num_alloc_retries"],
-        "device_memory_bytes": total,
-        "device_used_bytes": total - free,
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "allocator_retries": found.num_retries,
+        "device_memory_bytes": found.total_bytes,
+        "device_used_bytes": found.total_bytes - found.free_bytes,
     }
 
 
 def _memory_in_use(device: torch.device) -> int:
-    return host_memory.resident_bytes() if device.type == "cpu" else torch.cuda.memory_reserved(device)
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return host_memory.resident_bytes() if device.type == "cpu" else door.reserved_bytes(device)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from cluster.probe import door
 from jobs.training.benchmark.spans import DATA_WAIT, PROFILE, STEP, NothingRecorded, Span, SpanKind, sum_up
 from jobs.training.benchmark.trace_file import MOST_BYTES, chrome_trace
 from jobs.training.data.synthetic import Batch
@@ -103,7 +103,7 @@ def _do(steps: ProfiledSteps, context: Context) -> None:
     status = context.status
     status.phase, status.step, status.num_steps = "profile", 0, steps.num_steps
     dist.barrier()
-    _synchronize(context.device)
+    door.synchronize(context.device)
     with record_function(PROFILE):
         for number in range(steps.num_steps):
             with record_function(STEP):
@@ -111,7 +111,7 @@ def _do(steps: ProfiledSteps, context: Context) -> None:
                     batches = steps.batches(number)
                 steps.train(batches)
             status.step = number + 1
-        _synchronize(context.device)
+        door.synchronize(context.device)
 
 
 def _seen(profiler: profile, basis: ProfileBasis, steps: ProfiledSteps) -> _Seen:
@@ -155,8 +155,3 @@ def _tried(attempt: Callable[[], T]) -> T | NoProfile:
         return NoProfile(
             reason=line if isinstance(error, NothingRecorded) else f"{type(error).__name__}: {line}"
         )
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -10,6 +10,7 @@ from statistics import median
 
 import torch
 
+from cluster.probe import door
 from reporting.results.formulas import trend_of
 
 ROLLING = 5
@@ -38,17 +39,16 @@ class HostTimer:
 class DeviceTimer:
     """Times steps by events on the compute stream: the device's own time, without synchronising it."""
 
-    def __init__(self) -> None:
-        self._events: list[torch.cuda.Event] = []
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: list[door.Event] = []
 
     def mark(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._events.append(event)
+        self._events.append(door.event(self._device))
 
     def step_times_s(self) -> list[float]:
         """Waits for the device, so call it only after the window."""
-        torch.cuda.synchronize()
+        door.synchronize(self._device)
         return [before.elapsed_time(after) / 1e3 for before, after in pairwise(self._events)]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from checkpointing.stores.opening import open_store
+from cluster.probe import door
 from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.documents import num_followed, unpack_documents
 from jobs.training.data.prefetch_pool import PrefetchPool
@@ -102,7 +103,7 @@ class Samples:
         if self._device.type == "cpu":
             return tokens
         # From memory that is not pinned, the copy would wait until the device has done its earlier work.
-        return tokens.pin_memory().to(self._device, non_blocking=True)
+        return door.pinned(tokens, self._device).to(self._device, non_blocking=True)
 
     def num_trained(self, rows: list[Tensor]) -> int:
         """How many tokens this rank learns from these micro-batches, which are on the host."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cluster.probe import door
 from jobs.training.task.job import Recipe
 
 # Ids and labels. Of chat data also where conversations begin.
@@ -47,14 +48,14 @@ class Batches:
 def make_batches(recipe: Recipe, rank: int, device: torch.device) -> Batches:
     """Makes this rank's batches. It takes milliseconds to a second, so call it before a step is timed."""
     shape = (NUM_GLOBAL_BATCHES, recipe.grad_accum, recipe.micro_batch, recipe.seq_len + 1)
-    rows = torch.empty(shape, dtype=torch.int64, pin_memory=device.type != "cpu")
+    rows = torch.empty(shape, dtype=torch.int64)
     for step, of_step in enumerate(rows):
         for micro, of_micro in enumerate(of_step):
             for i, row in enumerate(of_micro):
                 first = step * recipe.sequences_per_step
                 place = (micro * recipe.world_size + rank) * recipe.micro_batch + i
                 row.copy_(sample(recipe, first + place))
-    return Batches(rows=rows, device=device)
+    return Batches(rows=rows if device.type == "cpu" else door.pinned(rows, device), device=device)
 
 
 def sample(recipe: Recipe, number: int) -> Tensor:

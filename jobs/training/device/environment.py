@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from cluster.probe import door
 from cluster.probe.meeting import ON_LOOPBACK
-from jobs.training.device.rank_device import device_name, platform_of
+from jobs.training.device.rank_device import platform_of
 from jobs.training.task.measurement import Environment
 from reporting.results.redaction import is_secret, without_credentials
 
@@ -38,8 +39,8 @@ def environment_of(device: torch.device, fingerprint: Mapping[str, str]) -> Envi
         torch=str(torch.__version__),
         packages={name: found for name in _PACKAGES if (found := _version(name))},
         driver=_driver(device),
-        collectives=_collectives(device),
-        device=device_name(device),
+        collectives=door.collective_library(device),
+        device=door.name_of(device),
         variables=relevant_variables(os.environ),
         fingerprint=dict(fingerprint),
     )
@@ -81,10 +82,3 @@ def _nvidia_driver() -> str | None:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:
         return None
-
-
-def _collectives(device: torch.device) -> str:
-    if device.type == "cpu":
-        return "gloo"
-    name = "rccl" if torch.version.hip else "nccl"
-    return f"{name} {'.'.join(map(str, torch.cuda.nccl.version()))}"

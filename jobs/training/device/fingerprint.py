@@ -8,7 +8,7 @@ import torch
 
 from cluster.fingerprint.libraries import loaded_libraries
 from cluster.fingerprint.machine import device_place_facts, machine_facts
-from cluster.telemetry.readings import DeviceAddress
+from cluster.probe import door
 from jobs.training.device.torch_settings import torch_facts
 from reporting.results.redaction import without_credentials
 
@@ -25,12 +25,8 @@ def fingerprint_of(
     facts = {
         **settings,
         **torch_facts(device),
-        **device_place_facts(_place_of(device), root),
+        **device_place_facts(door.address(device).pci, root),
         **loaded_libraries(root),
         **machine_facts(variables, root),
     }
     return {name: without_credentials(value) for name, value in facts.items()}
-
-
-def _place_of(device: torch.device) -> str | None:
-    return None if device.type == "cpu" else DeviceAddress.of(torch.cuda.get_device_properties(device)).pci

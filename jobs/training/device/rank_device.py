@@ -4,7 +4,8 @@ import os
 
 import torch
 
-from cluster.telemetry.readings import DeviceAddress, Telemetry
+from cluster.probe import door
+from cluster.telemetry.readings import Telemetry
 from cluster.telemetry.sampler import telemetry_of
 from jobs.training.device.identities import DeviceIdentity, Platform, mismatch
 from jobs.training.health.failures import DeviceMismatch
@@ -20,18 +21,8 @@ def platform_of(device: torch.device) -> Platform:
     return "rocm" if torch.version.hip else "cuda"
 
 
-def device_name(device: torch.device) -> str | None:
-    """The market name from the device driver; None on a CPU."""
-    return None if device.type == "cpu" else torch.cuda.get_device_name(device)
-
-
 def telemetry(device: torch.device) -> Telemetry:
-    address = DeviceAddress() if device.type == "cpu" else _address(device)
-    return telemetry_of(platform_of(device), address)
-
-
-def _address(device: torch.device) -> DeviceAddress:
-    return DeviceAddress.of(torch.cuda.get_device_properties(device))
+    return telemetry_of(platform_of(device), door.address(device))
 
 
 def identity(context: Context) -> DeviceIdentity:
@@ -40,7 +31,7 @@ def identity(context: Context) -> DeviceIdentity:
         node=context.node,
         platform=platform_of(device),
         device_id=f"process-{os.getpid()}" if device.type == "cpu" else _device_id(device),
-        model=device_name(device),
+        model=door.name_of(device),
     )
 
 
@@ -49,7 +40,7 @@ def _device_id(device: torch.device) -> str:
 
     Some runtimes give all devices one uuid, and some give all parts of a package one address.
     """
-    address = _address(device)
+    address = door.address(device)
     known = [part for part in (address.uuid, address.pci) if part]
     return " at ".join(known) or f"number {device.index}"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from cluster.probe import door
 from jobs.training.task.context import Context
 
 _EVERY_S = 5.0
@@ -29,7 +30,7 @@ class RankSpeed:
         dtype = torch.float32 if self._is_on_cpu else torch.bfloat16
         self._factor = torch.full((size, size), 1e-3, dtype=dtype, device=context.device)
         self._product = torch.empty_like(self._factor)
-        self._begin_end: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._begin_end: tuple[door.Event, door.Event] | None = None
 
     def update(self) -> None:
         """Reads and starts timings; call it at every step boundary."""
@@ -50,11 +51,10 @@ class RankSpeed:
 
     def _begin_on_device(self) -> None:
         if self._begin_end is None:
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
+            device = self._factor.device
+            begin = door.event(device)
             self._multiply(_DEVICE_TIMES)
-            end.record()
-            self._begin_end = begin, end
+            self._begin_end = begin, door.event(device)
 
     def _multiply(self, times: int) -> None:
         for _ in range(times):

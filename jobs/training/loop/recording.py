@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
 from checkpointing.saving.save import SaveNote
 from checkpointing.stores.contract import Store
+from cluster.probe import door
 from cluster.telemetry.readings import Nothing
 from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
@@ -211,12 +211,12 @@ def _device_sampling(context: Context, sampler: Sampler) -> SampleDevice | None:
     device = context.device
     if device.type == "cpu":
         return None
-    name = f"{torch.cuda.get_device_name(device)} {context.node[:8]}/{context.local_rank}"
+    name = f"{door.name_of(device)} {context.node[:8]}/{context.local_rank}"
 
     def sample() -> DeviceSample:
         reading = sampler.newest()
         context.status.utilization_pct = reading.utilization_pct
         context.status.power_watts = reading.power_watts
-        return sample_of(name, reading, torch.cuda.memory_allocated(device))
+        return sample_of(name, reading, door.allocated_bytes(device))
 
     return sample

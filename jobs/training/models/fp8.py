@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from checkpointing.errors import Unfit
+from cluster.probe import door
 from jobs.training.task.job import FP8_MULTIPLE
 from jobs.training.task.settings import Fp8
 
@@ -41,7 +42,7 @@ def prepare(how: Fp8, device: torch.device) -> None:
 
 def _why_not(how: Fp8, device: torch.device) -> str | None:
     if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
+        found = door.properties(device)
         chip = found.gcnArchName if torch.version.hip else None
         if why_not := lacking(found.name, (found.major, found.minor), chip):
             return why_not

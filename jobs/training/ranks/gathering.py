@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cluster.probe import door
 from jobs.training.ranks.typed_json import decode, encode
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ def _read(data: bytes, rank: int, kind: Any) -> Any:
 
 def _device() -> torch.device:
     """The device on which the default group's collectives expect their tensors."""
-    return torch.device("cpu" if dist.get_backend() == "gloo" else "cuda")
+    return door.collective_device(dist.get_backend())
 
 
 def _tensor(data: bytes, device: torch.device) -> Tensor:

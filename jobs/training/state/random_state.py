@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from checkpointing.saving.snapshot import Piece
+from cluster.probe import door
 
 # Python and NumPy both use a Mersenne Twister: 624 words and the place in them. Normal numbers come in pairs,
 # so a flag and the pair's second number follow, if that is still to be handed out.
@@ -29,8 +30,7 @@ def seed(number: int, rank: int, device: torch.device) -> None:
     random.seed(begin)
     numpy.random.seed(begin)
     torch.manual_seed(begin)
-    if device.type != "cpu":
-        torch.cuda.manual_seed(begin)
+    door.seed(device, begin)
 
 
 class RandomState:
@@ -84,15 +84,16 @@ def _preserved(device: torch.device) -> Iterator[None]:
 
 def _states(device: torch.device) -> dict[str, Tensor]:
     states = {"python": _python_state(), "numpy": _numpy_state(), "torch": torch.get_rng_state()}
-    return states if device.type == "cpu" else {**states, "device": torch.cuda.get_rng_state(device)}
+    own = door.random_state(device)
+    return states if own is None else {**states, "device": own}
 
 
 def _set_states(states: dict[str, Tensor], device: torch.device) -> None:
     _set_python_state(states["python"])
     _set_numpy_state(states["numpy"])
     torch.set_rng_state(states["torch"])
-    if device.type != "cpu":
-        torch.cuda.set_rng_state(states["device"], device)
+    if "device" in states:
+        door.set_random_state(device, states["device"])
 
 
 def _python_state() -> Tensor:

@@ -15,6 +15,7 @@ from torch.optim import AdamW
 from torch.optim.adamw import adamw
 
 from checkpointing.saving.snapshot import host_memory
+from cluster.probe import door
 from jobs.training.strategies.memory import local
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -43,9 +44,9 @@ class HostAdamW(AdamW):
                 if parameter.grad is not None:
                     _update(local(parameter), local(parameter.grad), self.state[parameter], group)
         for device in {parameter.device for parameter in self._parameters()}:
-            if device.type == "cuda":
+            if device.type != "cpu":
                 # A save reads host memory without asking the device.
-                torch.cuda.current_stream(device).synchronize()
+                door.event(device).synchronize()
 
     def _parameters(self) -> list[Parameter]:
         return [parameter for group in self.param_groups for parameter in group["params"]]

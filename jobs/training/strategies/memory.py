@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from cluster.probe import door
 from jobs.training.device.host_memory import give_back_freed_memory
 from jobs.training.models import compiling
 
@@ -42,8 +43,7 @@ def release_memory() -> None:
     compiling.forget()
     gc.collect()
     give_back_freed_memory()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    door.forget_freed()
 
 
 def local(tensor: Tensor) -> Tensor:

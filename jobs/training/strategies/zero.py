@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from checkpointing.saving.snapshot import Piece
+from cluster.probe import door
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill, materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
@@ -26,7 +27,7 @@ from jobs.training.task.job import Recipe
 
 # The imports below read it; without it DeepSpeed warns that it found no accelerator. A process that workers
 # are forked from has it set: there the question itself would take the device away from all of them.
-if "DS_ACCELERATOR" not in os.environ and not torch.cuda.is_available():
+if "DS_ACCELERATOR" not in os.environ and not door.is_there():
     os.environ["DS_ACCELERATOR"] = "cpu"
 
 

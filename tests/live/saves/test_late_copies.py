@@ -11,7 +11,7 @@ SEEDS = range(4)
 
 def device(seed: int, monkeypatch: pytest.MonkeyPatch) -> LateDevice:
     late = LateDevice(seed)
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: late.synchronize())
+    late.stand_in(monkeypatch)
     return late
 
 

@@ -25,6 +25,7 @@ from jobs.training.task.sample_order import sample_at
 from jobs.training.task.task import Saving, ShardCacheLimits, Task, Tokens
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
+from tests.live.late_device import LATE, LateDevice
 from tests.live.trainings import CPU, recipe_for
 
 NUM_HELD_OUT = 4
@@ -56,22 +57,18 @@ def write_tokens(place: Path, ids: list[int], shard_tokens: int = 700) -> Tokens
 
 
 def test_batches_go_to_a_device_from_pinned_memory_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``meta`` stands in for the device; what was pinned is remembered, and the same tensor copied."""
+    late = LateDevice(0)
+    late.stand_in(monkeypatch)
     [samples] = samples_of(WORLDS[0], None)
-    rows, pinned, copied = samples.rows(0), [], []
-    monkeypatch.setattr(samples, "_device", torch.device("meta"))
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tokens: pinned.append(tokens) or tokens)
-    to = torch.Tensor.to
-
-    def copy(tokens: torch.Tensor, *args: object, **how: object) -> torch.Tensor:
-        copied.append(how)
-        return to(tokens, *args, **how)  # type: ignore[call-overload, no-any-return]  # as it was asked
-
-    monkeypatch.setattr(torch.Tensor, "to", copy)
-    batches = samples.on_device(rows)
-    assert [id(one) for one in pinned] == [id(one) for one in rows]
-    assert copied == [{"non_blocking": True}] * len(rows)
-    assert {ids.device.type for ids, _ in batches} == {"meta"}
+    rows = samples.rows(0)
+    monkeypatch.setattr(samples, "_device", LATE)
+    with late.present():
+        batches = samples.on_device(rows)
+        assert late.num_pending == len(rows)
+        assert (late.waits, late.events_waited_for, late.unpinned) == (0, 0, 0)
+        for (ids, labels), row in zip(batches, rows, strict=True):
+            assert torch.equal(ids.cpu(), row[:, :-1])
+            assert torch.equal(labels.cpu(), row[:, 1:])
 
 
 def samples_of(
