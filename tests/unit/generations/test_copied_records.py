@@ -148,6 +148,48 @@ def test_a_log_that_lost_its_first_record_goes_on_with_the_same_id() -> None:
     assert kept(store) == saved
 
 
+def test_who_plants_a_first_record_where_it_is_lost_makes_no_damage_of_the_others() -> None:
+    store = MemoryStore()
+    saved = trained(store, 1)
+    lease = Lease(owner="f")
+    planted = LogRecord(number=1, id="f", written_s=1.0, entry=lease, view=after(LogView(), lease), log="f")
+    store.put(slot_name(RUN, 1), encode(planted))
+    assert kept(store) == saved
+
+
+def test_a_log_that_begins_after_it_was_looked_at_has_its_id() -> None:
+    store = MemoryStore()
+    log = Log(store, RUN)
+    assert log.log_id() is None
+    Log(store, RUN).lease("another")
+    assert log.log_id() == log.record(1).id
+
+
+def test_a_record_of_ours_whose_bytes_were_damaged_is_no_sign_of_another_key() -> None:
+    store = MemoryStore()
+    Log(store, RUN).lease("a")
+    store.put(slot_name(RUN, 1), bytes(store.get(slot_name(RUN, 1))).replace(b'"owner":"a"', b'"owner":"b"'))
+    assert Log(store, RUN).read().num_lost == 1
+
+
+def test_where_a_log_is_gone_what_was_not_signed_for_it_is_not_rebuilt() -> None:
+    ours, unsigned = MemoryStore(), MemoryStore()
+    saved = trained(ours, 1)
+    (planted,) = trained(unsigned, 7)
+    manifest = f"runs/{RUN}/gen/{planted}/{MANIFEST}"
+    unsigned.put(manifest, signed(bytes(unsigned.get(manifest)), None))
+    for name in list(ours.list(f"runs/{RUN}")):
+        if "/gen/" not in name:
+            ours.delete(name)
+    copy(unsigned, ours, f"runs/{RUN}/gen")
+    repository = Repository(ours, RUN)
+    repository.refresh()
+
+    problems = {one.generation.name: one.problem for one in rebuild(repository, "me")}
+    assert problems == {saved[0]: None, planted: "its manifest is not signed with the store's key"}
+    assert kept(ours) == saved
+
+
 def test_a_log_that_is_gone_is_rebuilt_from_what_was_signed_for_it() -> None:
     store = MemoryStore()
     saved = trained(store, 1, 2)

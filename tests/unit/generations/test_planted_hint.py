@@ -1,5 +1,6 @@
 """The hint of a log in a store that is a folder, where others may put anything in its place."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -44,3 +45,13 @@ def test_a_hint_that_the_store_refuses_to_give_is_not_taken_for_none(monkeypatch
     monkeypatch.setattr(store, "get_range", refuse)
     with pytest.raises(Denied):
         read_hint(store, "r")
+
+
+@pytest.mark.parametrize("number", [10**12, 10**15, -1, True, 1.5])
+def test_a_hint_of_a_number_that_no_record_has_tells_of_no_lost_records(number: float) -> None:
+    store = MemoryStore()
+    log = Log(store, "r")
+    log.lease("first")
+    store.put("runs/r/hint.json", json.dumps({"number": number}).encode())
+    assert log.read().term == 1
+    assert log.num_gone == 0
