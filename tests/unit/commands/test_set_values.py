@@ -204,7 +204,8 @@ def test_nothing_stays_of_the_files_of_a_driver(tmp_path: Path, monkeypatch: pyt
 def test_a_secret_that_rays_list_of_jobs_shows_is_named_and_not_repeated(
     command: tuple[str, ...], path: str
 ) -> None:
-    words = [sys.executable, "-m", "jobs.cli", *command, "--dry-run", "--set", f"{path}=hunter2"]
+    settings = ("--set", f"{path}=hunter2", "--set", f"{path.replace('WANDB_API_KEY', 'LEVEL')}=high")
+    words = [sys.executable, "-m", "jobs.cli", *command, "--dry-run", *settings]
     said = {}
     for is_job in (False, True):
         # By this variable Ray's job server tells the driver what it is.

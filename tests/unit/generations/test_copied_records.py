@@ -102,6 +102,19 @@ def test_a_note_of_another_store_is_none() -> None:
     assert read_note(ours, RUN, 1) is None
 
 
+def test_a_generation_that_the_user_names_is_taken_in_whoever_signed_it() -> None:
+    ours, another = MemoryStore(), MemoryStore()
+    (mine,) = trained(ours, 1)
+    trained(another, 1)
+    (named,) = trained(another, 2)
+    copy(another, ours, f"runs/{RUN}/gen/{named}")
+    repository = Repository(ours, RUN)
+    repository.refresh()
+
+    assert [one.problem for one in adopt(repository, adoptable(repository), is_named=True)] == [None]
+    assert kept(ours) == [mine, named]
+
+
 def test_a_store_that_was_copied_as_a_whole_is_gone_on_from_with_all_that_it_holds() -> None:
     ours, moved = MemoryStore(), MemoryStore()
     saved = trained(ours, 1, 2)
@@ -113,7 +126,9 @@ def test_a_store_that_was_copied_as_a_whole_is_gone_on_from_with_all_that_it_hol
     assert kept(moved) + trained(moved, 3) == kept(moved)
 
 
-def test_a_log_of_an_earlier_version_is_read_and_gone_on_from() -> None:
+def test_a_log_of_an_earlier_version_is_read_and_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = MemoryStore()
     saved = trained(store, 1)
     without_id(store)
@@ -123,6 +138,10 @@ def test_a_log_of_an_earlier_version_is_read_and_gone_on_from() -> None:
     assert kept(store) == saved
     assert {record.log for record in Log(store, RUN).records()} == {None}
     assert read_note(store, RUN, 1) is not None
+    monkeypatch.delenv(VARIABLE)
+    leave_note(store, RUN, AttemptNote(term=2, how="given up", given_up="planted"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "key"))
+    assert read_note(store, RUN, 2) is None
 
 
 def test_a_record_without_the_id_is_damage_where_the_first_has_one() -> None:

@@ -128,6 +128,13 @@ def test_a_note_with_a_value_of_another_type_ends_no_start_with_a_traceback(stor
             assert "\n".join([note.given_up or "", *note.log_tail]) is not None
 
 
+@pytest.mark.parametrize("ended_s", [1e300, -1e301, float("inf"), float("nan")])
+def test_a_note_of_an_attempt_that_ended_at_no_time_is_none(store: Store, ended_s: float) -> None:
+    begun(store)
+    store.put(f"runs/{RUN}/attempts/000000000001.json", with_a("ending.ended_s", ended_s))
+    assert read_note(store, RUN, 1) is None
+
+
 def test_a_note_as_drivers_write_it_is_read_whatever_a_later_version_adds(store: Store) -> None:
     view = begun(store)
     store.put(f"runs/{RUN}/attempts/000000000001.json", with_a("ending.new", [1]))
