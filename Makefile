@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 SPEC ?= jobs/specs/sweeps/smoke.yaml
 STORE ?= results
+OTHER ?= HEAD~1
 BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 # Tests wait more than they compute. Those of a file share what they start, and stay together; in their order
@@ -10,7 +11,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock audit release clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions gpu check format golden bench bench-trees bench-gpu bench-recovery compare-damage soak lock audit release clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +67,9 @@ golden: setup  ## rewrite what is kept under tests/golden; review the diff
 
 bench: setup  ## show performance as ratios, each beside the obvious alternative
 	$(BIN)/python -m tests.bench
+
+bench-trees: setup  ## a step, a save and a start beside those of another commit (OTHER=commit); ten minutes
+	$(BIN)/python -m tests.bench.trees $(OTHER)
 
 bench-gpu: setup  ## measure a 1B model on this machine's device, beside transformers' own; without one, say so
 	$(BIN)/python -m tests.bench.gpu
