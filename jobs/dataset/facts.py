@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.data.mixture import mixed_at, num_drawn, shares_of
 from jobs.training.task.sample_order import sample_at
+from jobs.training.task.task import Mixture
 from jobs.training.task.token_index import DTYPE_BYTES, TokenIndex
 
 # The samples of more are neither read by anybody nor computed in a moment.
@@ -52,7 +54,8 @@ class RunFacts:
 class StepFacts:
     """The samples of one step, in the order of their positions, of which ``first_position`` is the first.
 
-    ``first_epoch`` and ``last_epoch`` count from 1.
+    ``first_epoch`` and ``last_epoch`` count from 1. Of a mixture, ``sources`` are the samples' sources, in
+    which ``samples`` are numbered.
     """
 
     step: int
@@ -60,6 +63,19 @@ class StepFacts:
     first_epoch: int
     last_epoch: int
     samples: list[int]
+    sources: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFacts:
+    """A source of a mixture; ``num_epochs``, which may be a fraction, is how often the run reads it."""
+
+    name: str
+    weight: int
+    share: float
+    num_samples: int
+    num_epochs: float
+    tokens: TokenFacts
 
 
 def facts_of(index: TokenIndex, url: str) -> TokenFacts:
@@ -97,7 +113,23 @@ def run_facts(spec: RunSpec, num_samples: int) -> RunFacts:
     )
 
 
-def step_facts(step: int, run: RunFacts, seed: int) -> StepFacts:
+def source_facts(mixture: Mixture, run: RunFacts) -> list[SourceFacts]:
+    weights = tuple(one.weight for one in mixture.sources)
+    drawn = num_drawn(run.num_steps * run.samples_per_step, weights)
+    return [
+        SourceFacts(
+            name=one.name,
+            weight=one.weight,
+            share=one.weight / sum(weights),
+            num_samples=one.tokens.windows.num_samples,
+            num_epochs=number / one.tokens.windows.num_samples,
+            tokens=facts_of(one.tokens.index, one.tokens.url),
+        )
+        for one, number in zip(mixture.sources, drawn, strict=True)
+    ]
+
+
+def step_facts(step: int, run: RunFacts, seed: int, mixture: Mixture | None = None) -> StepFacts:
     """Of a run that begins now, so that its order of samples is the newest, and that leaves none out."""
     if step > run.num_steps:
         raise SpecError([f"--step {step:,}: the run has {run.num_steps:,} steps; expected one of them"])
@@ -107,10 +139,16 @@ def step_facts(step: int, run: RunFacts, seed: int) -> StepFacts:
         )
     first, size = (step - 1) * run.samples_per_step, run.num_samples
     positions = range(first, first + run.samples_per_step)
+    shares = shares_of(mixture) if mixture else []
+    if shares:
+        places = [mixed_at(position, shares, seed=seed) for position in positions]
+    else:
+        places = [(0, sample_at(position, num_samples=size, seed=seed)) for position in positions]
     return StepFacts(
         step=step,
         first_position=first,
         first_epoch=first // size + 1,
         last_epoch=positions[-1] // size + 1,
-        samples=[sample_at(position, num_samples=size, seed=seed) for position in positions],
+        samples=[number for _, number in places],
+        sources=[shares[source].name for source, _ in places] if shares else None,
     )

@@ -1,21 +1,26 @@
 """Shows what data hold as a few lines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from jobs.dataset.facts import RunFacts, StepFacts, TokenFacts
+from jobs.dataset.facts import RunFacts, SourceFacts, StepFacts, TokenFacts
 from jobs.dataset.verifying import Verified
 from reporting.analysis.formatting import counted
 
 _MOST_SHOWN = 64
 _MOST_PROBLEMS = 20
 _DIGEST_CHARS = 12
+_SYNTHETIC = "synthetic samples, made from the seed"
 
 
 def data_text(
-    tokens: TokenFacts | None, run: RunFacts | None, step: StepFacts | None, verified: Verified | None
+    tokens: TokenFacts | None,
+    sources: Sequence[SourceFacts] | None,
+    run: RunFacts | None,
+    step: StepFacts | None,
+    verified: Verified | None,
 ) -> str:
     parts = [
-        _tokens(tokens) if tokens else iter(["synthetic samples, made from the seed"]),
+        _sources(sources) if sources else _tokens(tokens) if tokens else iter([_SYNTHETIC]),
         _run(run) if run else iter(()),
         _step(step) if step else iter(()),
         _verified(verified) if verified else iter(()),
@@ -39,6 +44,15 @@ def _tokens(found: TokenFacts) -> Iterator[str]:
     yield f"digest: {found.digest}; {found.num_with_sha256:,} of {found.num_shards:,} shards have a SHA-256"
 
 
+def _sources(found: Sequence[SourceFacts]) -> Iterator[str]:
+    for one in found:
+        yield (
+            f"{one.name}: {one.share:.1%} of the samples; it has {one.num_samples:,}, which the run reads "
+            f"{one.num_epochs:,.2f} times"
+        )
+        yield from (f"  {line}" for line in _tokens(one.tokens))
+
+
 def _run(found: RunFacts) -> Iterator[str]:
     held_out = f", {found.num_held_out:,} held out" if found.kind == "tokens" else ""
     yield f"an epoch: {found.num_samples:,} samples of {found.seq_len:,} tokens{held_out}"
@@ -50,7 +64,9 @@ def _run(found: RunFacts) -> Iterator[str]:
 
 
 def _step(found: StepFacts) -> Iterator[str]:
-    shown = ", ".join(map(str, found.samples[:_MOST_SHOWN]))
+    names = [f"{source} " for source in found.sources] if found.sources else [""] * len(found.samples)
+    places = [f"{name}{sample}" for name, sample in zip(names, found.samples, strict=True)]
+    shown = ", ".join(places[:_MOST_SHOWN])
     more = f" and {len(found.samples) - _MOST_SHOWN:,} more" if len(found.samples) > _MOST_SHOWN else ""
     epochs = f"epoch {found.first_epoch:,}"
     epochs += f" and {found.last_epoch:,}" if found.last_epoch != found.first_epoch else ""

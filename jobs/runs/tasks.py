@@ -1,5 +1,6 @@
 """Makes the task of each attempt of a long run from its spec, its data and its log."""
 
+import hashlib
 import os
 import secrets
 import socket
@@ -18,11 +19,11 @@ from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.recovery.journal import read_newest
 from jobs.runs.driver_presence import DriverPresence
-from jobs.runs.token_check import num_samples
+from jobs.runs.token_check import Data, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.stored_spec import store_spec
 from jobs.training.data.shard_ledger import ledger_of, read_ledger
-from jobs.training.task.task import Origin, Task, Tokens
+from jobs.training.task.task import Mixture, Origin, Task, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class Tasks:
         repository: Repository,
         group: WorkerGroup,
         beginning: Beginning,
-        tokens: Tokens | None,
+        tokens: Data | None,
         presence: DriverPresence,
     ) -> None:
         self._spec = spec
@@ -130,7 +131,7 @@ class Tasks:
 
     def _task(self, world_size: int, leased_s: float, term: int, described: Mapping[str, Any]) -> Task:
         spec, repository, group = self._spec, self._repository, self._group
-        samples = num_samples(spec, self._tokens)
+        samples, data = num_samples(spec, self._tokens), self._known()
         return Task(
             run=repository.run,
             store=repository.store.url,
@@ -152,35 +153,51 @@ class Tasks:
             spec=described,
             group=group.name,
             recording=spec.recording(),
-            tokens=self._known_tokens(),
+            tokens=data if isinstance(data, Tokens) else None,
+            mixture=data if isinstance(data, Mixture) else None,
             weights=str(absolute(spec.weights)) if spec.weights else None,
             spike_bound=spec.guard.bound(),
         )
 
-    def _known_tokens(self) -> Tokens | None:
-        """The tokens, with what earlier attempts of this life found out about their bytes."""
-        if self._tokens is None:
-            return None
-        store, ledger = (
-            self._repository.store,
-            ledger_of(self._repository.run, self._repository.view.life_term),
-        )
-        wanted = {shard.name for shard in self._tokens.index.shards}
-        return replace(self._tokens, ledger=ledger, known=read_ledger(store, ledger, wanted))
+    def _known(self) -> Data | None:
+        """The data, with what earlier attempts of this life found out about their bytes."""
+        match self._tokens:
+            case Tokens() as tokens:
+                return self._with_ledger(tokens, None)
+            case Mixture(sources=sources):
+                known = (replace(one, tokens=self._with_ledger(one.tokens, one.name)) for one in sources)
+                return Mixture(sources=tuple(known))
+            case None:
+                return None
+
+    def _with_ledger(self, tokens: Tokens, source: str | None) -> Tokens:
+        store, view = self._repository.store, self._repository.view
+        ledger = ledger_of(self._repository.run, view.life_term, source)
+        wanted = {shard.name for shard in tokens.index.shards}
+        return replace(tokens, ledger=ledger, known=read_ledger(store, ledger, wanted))
 
 
 def absolute(place: str) -> Path:
     return Path(place).expanduser().absolute()
 
 
-def described_run(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
+def described_run(spec: RunSpec, data: Data | None) -> Mapping[str, Any]:
     """The spec as it is stored with the run. Values of environment variables stay out: they may be
     secrets.
     """
     described = {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
-    recipe = spec.recipe(num_steps=spec.num_steps(num_samples(spec, tokens)))
+    recipe = spec.recipe(num_steps=spec.num_steps(num_samples(spec, data)))
     described["optimizer"]["decay_steps"] = recipe.optimizer.decay_steps
-    if tokens:
-        described["data"] |= {"digest": tokens.index.digest, "samples": tokens.windows.num_samples}
-        described["data"]["end_id"] = tokens.end_id
+    match data:
+        case Tokens():
+            described["data"] |= {"digest": data.index.digest, "samples": data.windows.num_samples}
+            described["data"]["end_id"] = data.end_id
+        case Mixture(sources=sources):
+            digests = "\n".join(f"{one.name} {one.tokens.index.digest}" for one in sources)
+            described["data"] |= {
+                "digest": hashlib.sha256(digests.encode()).hexdigest(),
+                "samples": data.num_samples,
+                "mixture": ", ".join(f"{one.name} {one.weight}" for one in sources),
+                "end_id": sources[0].tokens.end_id,
+            }
     return described

@@ -1,7 +1,7 @@
 """Finds the data that a run trains on, and checks it against the spec before anything is started."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,9 @@ from checkpointing.stores.versions import TellsVersions, versions_of
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.data.mixture import whole_weights
 from jobs.training.data.shard_cache import folder_conflict
-from jobs.training.task.task import ShardCacheLimits, Tokens
+from jobs.training.task.task import Mixture, ShardCacheLimits, Tokens, WeightedTokens
 from jobs.training.task.token_index import (
     DTYPE_BYTES,
     INDEX,
@@ -27,11 +28,17 @@ from jobs.training.task.token_index import (
 )
 from jobs.training.task.windows import Windows, cut_into_windows, rows_of
 
+Data = Tokens | Mixture
 _NUM_READERS = 16
 # A million shards have half of them.
 _MOST_INDEX_BYTES = 256 << 20
 # Two tokenizers' digests do not share a prefix of this length by chance.
 _SHORTEST_DIGEST = 12
+
+
+def find_data(spec: RunSpec) -> Data | None:
+    """The tokens or the mixture to train on; None for synthetic data. Raises as ``find_tokens`` does."""
+    return _mixture(spec) if spec.data.sources else find_tokens(spec)
 
 
 def find_tokens(spec: RunSpec) -> Tokens | None:
@@ -44,20 +51,68 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         _check_room(spec, spec.data.samples, f"data.samples: {spec.data.samples:,} samples")
         return None
     assert spec.data.path is not None
-    store, index = index_at(spec.data.path, "data.path")
+    tokens = _tokens_at(spec, spec.data.path, "data.path", num_held_out=spec.eval.samples)
+    _check_room(
+        spec,
+        tokens.windows.num_samples,
+        f"data: {tokens.url} has {tokens.index.num_tokens:,} tokens, {tokens.windows.num_samples:,} samples "
+        f"of seq_len {spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
+    )
+    return tokens
+
+
+def _tokens_at(spec: RunSpec, path: str, key: str, *, num_held_out: int) -> Tokens:
+    store, index = index_at(path, key)
     cache = _cache_limits(spec, index)
     looks = _looks(store, index)
     if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(looks)]:
         raise SpecError(problems)
-    end_id, windows = _end_id(spec, store, index), _windows(spec, store, index)
-    _check_room(
-        spec,
-        windows.num_samples,
-        f"data: {store.url} has {index.num_tokens:,} tokens, {windows.num_samples:,} samples of seq_len "
-        f"{spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
+    return Tokens(
+        url=store.url,
+        index=index,
+        windows=_windows(spec, store, index, num_held_out),
+        end_id=_end_id(spec, store, index),
+        cache=cache,
+        versions=tuple(look.version for look in looks),
     )
-    versions = tuple(look.version for look in looks)
-    return Tokens(url=store.url, index=index, windows=windows, end_id=end_id, cache=cache, versions=versions)
+
+
+def _mixture(spec: RunSpec) -> Mixture:
+    """Each source holds out as many samples as the others, so that what is trained on needs no weights."""
+    named = spec.data.sources
+    weights = whole_weights([source.weight for source in named])
+    num_held_out = -(-spec.eval.samples // len(named))
+    sources = tuple(
+        WeightedTokens(
+            name=source.name,
+            weight=weight,
+            tokens=_tokens_at(spec, source.path, f"data.sources.{number}.path", num_held_out=num_held_out),
+        )
+        for number, (source, weight) in enumerate(zip(named, weights, strict=True))
+    )
+    if problems := list(_wrong_sources(sources)):
+        raise SpecError(problems)
+    mixture = Mixture(sources=sources)
+    _check_room(spec, mixture.num_samples, f"data.sources: have {mixture.num_samples:,} samples together")
+    return mixture
+
+
+def _wrong_sources(sources: Sequence[WeightedTokens]) -> Iterator[str]:
+    first = sources[0]
+    for source in sources:
+        tokens, where = source.tokens, f"data.sources: {source.name}"
+        if tokens.cache is not None:
+            yield f"{where}: Parquet files of ids are no source of a mixture; pack their text"
+        elif not tokens.windows.num_samples:
+            yield f"{where}: has no sample beside those held out (eval.samples); pack more, or leave it out"
+        elif bool(tokens.index.chat) != bool(first.tokens.index.chat):
+            yield f"{where}: conversations and text can't be mixed, but {first.name} is of the other kind"
+        elif _digest_of(tokens) != _digest_of(first.tokens) or tokens.end_id != first.tokens.end_id:
+            yield f"{where}: was packed with another tokenizer than {first.name}; pack one of them again"
+
+
+def _digest_of(tokens: Tokens) -> str | None:
+    return tokens.index.vocabulary.digest if tokens.index.vocabulary else None
 
 
 def index_at(path: str, key: str) -> tuple[Store, TokenIndex]:
@@ -78,9 +133,9 @@ def _opened(path: str, key: str) -> Store:
         raise SpecError([f"{key}:{shown}: is no place for data ({error})"]) from None
 
 
-def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:
+def _windows(spec: RunSpec, store: Store, index: TokenIndex, num_held_out: int) -> Windows:
     if index.chat is None:
-        return cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
+        return cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=num_held_out)
     if index.chat.seq_len != spec.seq_len:
         rows = f"{index.chat.seq_len:,}"
         raise SpecError(
@@ -89,7 +144,7 @@ def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:
                 f"{spec.seq_len:,}; set seq_len to {rows}, or pack them with --seq-len {spec.seq_len}"
             ]
         )
-    return rows_of(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
+    return rows_of(index.num_tokens, seq_len=spec.seq_len, num_held_out=num_held_out)
 
 
 def _end_id(spec: RunSpec, store: Store, index: TokenIndex) -> int | None:
@@ -111,9 +166,15 @@ def _end_id(spec: RunSpec, store: Store, index: TokenIndex) -> int | None:
     return end_id
 
 
-def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:
+def num_samples(spec: RunSpec, data: Data | None) -> int:
     """How many samples make an epoch."""
-    return tokens.windows.num_samples if tokens else spec.data.samples
+    match data:
+        case Tokens():
+            return data.windows.num_samples
+        case Mixture():
+            return data.num_samples
+        case None:
+            return spec.data.samples
 
 
 def _check_room(spec: RunSpec, num_samples: int, found: str) -> None:

@@ -50,11 +50,10 @@ from jobs.runs.resume_command import note_stop, resume_command
 from jobs.runs.status import status_of
 from jobs.runs.stop_signals import StopSignals
 from jobs.runs.tasks import Beginning, Tasks, absolute, beginning, described_run
-from jobs.runs.token_check import find_tokens, num_samples
+from jobs.runs.token_check import Data, find_data, num_samples
 from jobs.spec_schema.file import check_plain_name
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.models.weights import find_weights
-from jobs.training.task.task import Tokens
 
 
 class RunFailed(Exception):
@@ -122,7 +121,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
             check_unchanged(repository, without_data(described_run(spec, None)))
             return _say_finished(args, spec, repository) if executor.is_main_process else EXIT_OK
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
-        tokens = find_tokens(spec)
+        tokens = find_data(spec)
         begins = _checked(spec, repository, begins, tokens)
         tasks = Tasks(spec, repository, group, begins, tokens, presence)
         display = RunDisplay(run, quiet=args.json, silent=not executor.is_main_process)
@@ -166,7 +165,7 @@ def _show_plan(args: argparse.Namespace, spec: RunSpec, store: Store, run: str) 
     ) as executor:
         inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
         is_main_process = executor.is_main_process
-    group, tokens = _group(spec, inventory), find_tokens(spec)
+    group, tokens = _group(spec, inventory), find_data(spec)
     begins = _checked(spec, repository, begins, tokens)
     plan = plan_of(spec, repository, begins, inventory, group, tokens)
     if is_main_process:
@@ -193,7 +192,7 @@ def _carry_out(driver: Driver) -> str | None:
             raise RunFailed(end)
 
 
-def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: Tokens | None) -> Beginning:
+def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: Data | None) -> Beginning:
     """Where to begin, after the spec and the weights were checked and before anything is started."""
     if not begins.fresh and not check_unchanged(repository, described_run(spec, tokens)):
         begins = replace(begins, fresh=True)
@@ -211,7 +210,7 @@ def _is_finished(repository: Repository, spec: RunSpec) -> bool:
 def _num_samples(repository: Repository, spec: RunSpec) -> int:
     """How many samples make an epoch. If the data is gone, as many as when the run was last started."""
     try:
-        return num_samples(spec, find_tokens(spec))
+        return num_samples(spec, find_data(spec))
     except (SpecError, StoreError):
         if (before := samples_before(repository)) is None:
             raise

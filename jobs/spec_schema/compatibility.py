@@ -16,8 +16,9 @@ from jobs.training.task.presets import ModelConfig
 
 _KEPT = ("model", "weights", "seed", "precision", "seq_len")
 _KEPT_SECTIONS = ("model", "optimizer", "data")
-# These keys say where tokens are and how they are checked. The tokens' digest says which they are.
-_OF_PLACE = ("data.path", "data.tokenizer", "data.local.dir", "data.local.gib")
+# These keys say where tokens are and how they are checked. The tokens' digest says which they are, and
+# ``data.mixture`` how they are mixed.
+_OF_PLACE = ("data.path", "data.sources", "data.tokenizer", "data.local.dir", "data.local.gib")
 _BATCH = "world_size x micro_batch x grad_accum"
 
 
@@ -83,7 +84,9 @@ def _found(run: str, before: object, now: object) -> str:
 
 def _how_back(key: str, before: object, asks: Described) -> str:
     if key == "data.digest":
-        return f"put the tokens back at {asks.get('data.path')}"
+        return f"put the tokens back at {asks.get('data.path') or 'the places of the sources'}"
+    if key == "data.mixture":
+        return "name the same sources in the same order, with the same weights"
     if key.startswith("model."):
         return "give the config.json that it began with"
     return f"put it back (--set {key}={_shown(before)})"

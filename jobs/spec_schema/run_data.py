@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from jobs.spec_schema.file import Count, Every, NodeFolder, Span, Strict
+from jobs.spec_schema.file import Count, Every, Name, NodeFolder, Span, Strict
+from jobs.training.data.mixture import whole_weights
 
 
 class ShardCacheSettings(Strict):
@@ -12,6 +13,14 @@ class ShardCacheSettings(Strict):
 
     dir: NodeFolder | None = None
     gib: Span = 50.0
+
+
+class DataSource(Strict):
+    """A source of a mixture. Its order depends on its name."""
+
+    name: Name
+    path: Annotated[str, Field(min_length=1)]
+    weight: Span
 
 
 class Data(Strict):
@@ -24,6 +33,7 @@ class Data(Strict):
     kind: Literal["synthetic", "tokens"] = "synthetic"
     samples: Count = 4096
     path: Annotated[str, Field(min_length=1)] | None = None
+    sources: list[DataSource] = Field(default_factory=list)
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
     attention: Literal["causal", "per_document"] = "causal"
     end_id: Annotated[int, Field(ge=0)] | None = None
@@ -31,16 +41,33 @@ class Data(Strict):
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
-        if self.kind == "tokens" and self.path is None:
-            raise ValueError("tokens need a path, such as {kind: tokens, path: tokens/books}")
+        if self.kind == "tokens" and self.path is None and not self.sources:
+            raise ValueError("tokens need a path, such as {kind: tokens, path: tokens/books}, or sources")
         if self.kind == "tokens" and "samples" in self.model_fields_set:
             raise ValueError("samples: of tokens all are used; leave it out, or use kind: synthetic")
-        if self.kind == "synthetic" and (self.path or self.tokenizer):
+        if self.kind == "synthetic" and (self.path or self.sources or self.tokenizer):
             raise ValueError("synthetic data has no path and no tokenizer; expected kind: tokens with them")
         if self.kind == "synthetic" and self.attention == "per_document":
             raise ValueError("attention: synthetic data has no documents; expected causal, or kind: tokens")
         if self.end_id is not None and self.attention == "causal":
             raise ValueError("end_id: is for attention: per_document; leave it out, or set that")
+        return self
+
+    @model_validator(mode="after")
+    def _is_a_mixture(self) -> Self:
+        if not self.sources:
+            return self
+        if self.path is not None:
+            raise ValueError("path and sources exclude each other; give one")
+        if self.local.dir is not None:
+            raise ValueError("local.dir: no shard cache can be had for sources; leave it out")
+        names = [source.name for source in self.sources]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"sources: {min(twice)} is there twice; give each a name of its own")
+        try:
+            whole_weights([source.weight for source in self.sources])
+        except ValueError as error:
+            raise ValueError(f"sources: {error}") from None
         return self
 
 

@@ -39,7 +39,7 @@ from jobs.training.task.job import Recipe
 from jobs.training.task.skipping import Skips
 from jobs.training.task.spikes import SpikeBound
 from jobs.training.task.stop_request import StopRequest
-from jobs.training.task.task import Origin, Saving, Task, Tokens
+from jobs.training.task.task import Mixture, Origin, Saving, Task, Tokens
 
 NUM_SAMPLES = 24
 CPU = torch.device("cpu")
@@ -70,6 +70,7 @@ class Wanted:
     resume: str = "latest"
     eval_every: int = 0
     tokens: Tokens | None = None
+    mixture: Mixture | None = None
     late: tuple[str, ...] = ()
     read_s: float = 0.0
     is_private: bool = False
@@ -237,7 +238,7 @@ def _task(wanted: Wanted, context: Context) -> Task:
         vendor=wanted.vendor,
         simulated=False,
         num_steps=wanted.num_steps,
-        num_samples=wanted.tokens.windows.num_samples if wanted.tokens else NUM_SAMPLES,
+        num_samples=_num_samples(wanted),
         saving=Saving(
             cadence=Cadence(
                 every_s=None,
@@ -261,8 +262,15 @@ def _task(wanted: Wanted, context: Context) -> Task:
         spoilt=wanted.spoilt,
         spike_bound=wanted.spike_bound,
         tokens=wanted.tokens,
+        mixture=wanted.mixture,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
     )
+
+
+def _num_samples(wanted: Wanted) -> int:
+    if wanted.mixture:
+        return wanted.mixture.num_samples
+    return wanted.tokens.windows.num_samples if wanted.tokens else NUM_SAMPLES
 
 
 def newest_manifest(store: Path, name: str) -> Manifest:

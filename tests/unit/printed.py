@@ -22,7 +22,7 @@ from cluster.promised_vs_live import NodeFinding
 from jobs.checkpoints.details import GenerationDetails
 from jobs.checkpoints.export import Exported
 from jobs.checkpoints.verification import ShareVerdict
-from jobs.dataset.facts import RunFacts, StepFacts, TokenFacts
+from jobs.dataset.facts import RunFacts, SourceFacts, StepFacts, TokenFacts
 from jobs.dataset.verifying import Verified as VerifiedData
 from jobs.doctor.examination import Examination, Finding, Forecast
 from jobs.doctor.security.exposure import Exposure
@@ -492,14 +492,15 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenData:
-    """``tokens`` is null of synthetic samples. ``run`` and ``step`` are there with a spec; ``verified`` with
-    --verify.
+    """``tokens`` is null of synthetic samples, and of a mixture, which has ``sources``. ``run`` and ``step``
+    are there with a spec; ``verified`` with --verify.
     """
 
     tokens: TokenFacts | None
     run: RunFacts | None
     step: StepFacts | None
     verified: VerifiedData | None
+    sources: list[SourceFacts] | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,9 @@ from jobs.doctor.examination import Forecast
 from jobs.doctor.forecast import forecast
 from jobs.execution.resources import mode_of
 from jobs.runs.tasks import Beginning
-from jobs.runs.token_check import num_samples
+from jobs.runs.token_check import Data, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.sweeps.plan import PREDICTION_ERROR, MemoryFit, memory_fit, seconds_per_step
-from jobs.training.task.task import Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ def plan_of(
     begins: Beginning,
     inventory: Inventory,
     group: WorkerGroup,
-    tokens: Tokens | None,
+    tokens: Data | None,
 ) -> RunPlan:
     step, words = _where(repository, begins)
     num_steps = spec.num_steps(num_samples(spec, tokens))

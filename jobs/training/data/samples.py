@@ -13,7 +13,9 @@ from checkpointing.stores.opening import open_store
 from cluster.probe import door
 from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.documents import num_followed, unpack_documents
+from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.prefetch_pool import PrefetchPool
+from jobs.training.data.sample_source import SampleSource
 from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
 from jobs.training.data.shard_check import CheckedShards
 from jobs.training.data.shard_ledger import LedgerWriter
@@ -27,18 +29,6 @@ from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 # A sample from object storage takes tens of milliseconds, most of them waiting.
 _NUM_READERS = 16
 _TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
-
-
-class SampleSource(Protocol):
-    """Reads samples by number; samples from ``Task.num_samples`` on are held out of the training."""
-
-    def read(self, numbers: Sequence[int]) -> list[Tensor]: ...
-
-    def expect(self, numbers: Sequence[int]) -> None:
-        """Announces the numbers that are read next, so that slow reads may begin."""
-
-    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
-        """Whether ``read`` could return these samples at once, now or within ``timeout_s``."""
 
 
 class Source(Readable, Protocol):
@@ -59,14 +49,14 @@ class Samples:
         self._order = order
         self._rank = context.rank
         self._device = context.device
-        self._are_chat = task.tokens is not None and task.tokens.index.chat is not None
-        self._end_id = task.tokens.end_id if task.tokens else None
+        # All sources of a mixture are alike in this.
+        first = next(iter(task.places), None)
+        self._are_chat = first is not None and first.index.chat is not None
+        self._end_id = first.end_id if first else None
         _check_folders(task)
-        self._source: SampleSource = (
-            TokenSource(task.tokens, task.recipe.model.vocab_size, context, _ledger_writer(task, context))
-            if task.tokens
-            else SyntheticSource(task)
-        )
+        read = [_token_source(task, tokens, context) for tokens in task.places]
+        self._mixed = MixedSource(task.mixture, read) if task.mixture else None
+        self._source: SampleSource = self._mixed or (read[0] if read else SyntheticSource(task))
 
     @property
     def has_unlabelled(self) -> bool:
@@ -136,6 +126,8 @@ class Samples:
             grad_accum=recipe.grad_accum,
         )
         places = [place for share in shares for place in share]
+        if self._mixed:
+            return [self._mixed.number_at(place, seed=recipe.seed, order=self._order) for place in places]
         return [
             sample_at(place, num_samples=num_samples, seed=recipe.seed, order=self._order) for place in places
         ]
@@ -221,10 +213,11 @@ def _check_folders(task: Task) -> None:
         raise DataError(problem)
 
 
-def _ledger_writer(task: Task, context: Context) -> LedgerWriter | None:
-    if task.tokens is None or task.tokens.ledger is None:
-        return None
-    return LedgerWriter(task.open_store(), task.tokens.ledger, term=task.term, rank=context.rank)
+def _token_source(task: Task, tokens: Tokens, context: Context) -> TokenSource:
+    ledger = tokens.ledger and LedgerWriter(
+        task.open_store(), tokens.ledger, term=task.term, rank=context.rank
+    )
+    return TokenSource(tokens, task.recipe.model.vocab_size, context, ledger or None)
 
 
 def _open_sources(tokens: Tokens, context: Context, ledger: LedgerWriter | None) -> list[Source]:

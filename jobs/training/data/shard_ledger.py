@@ -38,9 +38,12 @@ _LONGEST_WRITE_S = 20.0
 _log = logging.getLogger(__name__)
 
 
-def ledger_of(run: str, life_term: int) -> str:
-    """The folder of one life of a run, which began in ``life_term``."""
-    return f"runs/{run}/shards/{life_term:012}"
+def ledger_of(run: str, life_term: int, source: str | None = None) -> str:
+    """The folder of one life of a run, which began in ``life_term``; with ``source`` that of one source of a
+    mixture, since shards of several may have the same name.
+    """
+    below = f"{source}/" if source else ""
+    return f"runs/{run}/shards/{below}{life_term:012}"
 
 
 def read_ledger(store: Store, ledger: str, wanted: Container[str]) -> tuple[KnownShard, ...]:

@@ -176,9 +176,10 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
 
 def _attention_of(task: Task, context: Context) -> str:
     """Which path attends within conversations or documents. Raises ``Unfit`` if it can't be had."""
-    if task.tokens is None or (task.tokens.index.chat is None and task.tokens.end_id is None):
+    first = next(iter(task.places), None)
+    if first is None or (first.index.chat is None and first.end_id is None):
         return ""
-    what = "conversations" if task.tokens.index.chat else "documents"
+    what = "conversations" if first.index.chat else "documents"
     dtype = COMPUTE_DTYPE[task.recipe.precision]
     kernel = kernel_of(task.recipe, context.device, dtype, within_samples=True)
     return f", attention within {what} by a mask (kernel {kernel})"

@@ -114,10 +114,34 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedTokens:
+    """A source of a mixture."""
+
+    name: str
+    weight: int
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Sources that are trained on together, by weight. All are conversations, or none is; all have the same
+    ``end_id``.
+    """
+
+    sources: tuple[WeightedTokens, ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Those of all sources together."""
+        return sum(one.tokens.windows.num_samples for one in self.sources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What one attempt does.
 
-    * ``store`` is absolute. ``num_samples`` make an epoch. ``tokens`` None means synthetic data.
+    * ``store`` is absolute. ``num_samples`` make an epoch. Without ``tokens`` and ``mixture`` data are
+      synthetic.
     * ``eval_every`` counts steps; 0 means never.
     * ``term`` is this attempt's in the run's log; ``attempt`` is a random word that no other attempt has.
     * ``lineage`` is the log's. Files on nodes' disks of a run of the same name in another log stay untouched.
@@ -148,10 +172,18 @@ class Task:
     leased_s: float = field(default_factory=time.time)
     recording: Recording = field(default_factory=Recording)
     tokens: Tokens | None = None
+    mixture: Mixture | None = None
     weights: str | None = None
     spike_bound: SpikeBound | None = None
     skips: Skips = ()
     spoilt: Spoilt = ()
+
+    @property
+    def places(self) -> tuple[Tokens, ...]:
+        """The tokens of all sources; none of synthetic data."""
+        if self.mixture:
+            return tuple(one.tokens for one in self.mixture.sources)
+        return (self.tokens,) if self.tokens else ()
 
     def open_store(self) -> Store:
         """The run's store. A store in memory is new on each call and is lost when the process ends."""

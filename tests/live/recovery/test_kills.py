@@ -15,13 +15,16 @@ from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Load, Quarantine
 from checkpointing.stores.local import LocalStore
+from jobs.training.task.task import Mixture
 from reporting.long_runs.summarising import long_runs
 from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest, samples_read
 from tests.live.ranks import FORKS
+from tests.live.tokens.test_mixed_samples import mixture_of
 from tests.live.trainings import recipe_for
 
 KILLS_IN_CI = 4
 KILLS_IN_SOAK = 300
+KILLS_OF_A_MIXTURE = 5
 DEADLINE_S = 120.0
 # By the log, so that a slow machine gets on as well: before it grew at all, or after a few saves.
 KILL_AFTER_RECORDS = (0, 9)
@@ -39,13 +42,21 @@ def test_a_run_that_is_killed_hundreds_of_times_is_the_run_that_was_left_alone(t
     _kill_until_done(tmp_path, KILLS_IN_SOAK, Retention(epochs=False))
 
 
+@pytest.mark.soak
+def test_a_run_on_a_mixture_that_is_killed_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
+    mixture = mixture_of({"web": 5, "code": 3, "books": 1}, tmp_path / "tokens", end_id=7)
+    _kill_until_done(tmp_path, KILLS_OF_A_MIXTURE, Retention(), mixture)
+
+
 def seed_of_this_time() -> int:
     seed = int(os.environ.get("LONGHAUL_SEED", time.time_ns() % 10_000))
     print(f"\nLONGHAUL_SEED={seed}")
     return seed
 
 
-def _kill_until_done(tmp_path: Path, num_kills: int, retention: Retention) -> None:
+def _kill_until_done(
+    tmp_path: Path, num_kills: int, retention: Retention, mixture: Mixture | None = None
+) -> None:
     seed = seed_of_this_time()
     dice = random.Random(seed)
     wanted = Wanted(
@@ -58,6 +69,7 @@ def _kill_until_done(tmp_path: Path, num_kills: int, retention: Retention) -> No
         store_every=2,
         diary=tmp_path / "diary",
         retention=retention,
+        mixture=mixture,
     )
     for _ in range(num_kills):
         ranks = _start(wanted, tmp_path)
@@ -82,6 +94,7 @@ def _kill_until_done(tmp_path: Path, num_kills: int, retention: Retention) -> No
         every_steps=50,
         diary=tmp_path / "diary-alone",
         retention=retention,
+        mixture=mixture,
     )
     ranks = _start(alone, tmp_path)
     _wait(ranks, DEADLINE_S + 5 * num_kills)

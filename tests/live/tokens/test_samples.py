@@ -22,7 +22,7 @@ from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.data.synthetic import sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at
-from jobs.training.task.task import Saving, ShardCacheLimits, Task, Tokens
+from jobs.training.task.task import Mixture, Saving, ShardCacheLimits, Task, Tokens
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
 from tests.live.late_device import LATE, LateDevice
@@ -72,7 +72,11 @@ def test_batches_go_to_a_device_from_pinned_memory_and_nobody_waits(monkeypatch:
 
 
 def samples_of(
-    world: World, tokens: Tokens | None, saving: Saving | None = None, store: Path = Path("nowhere")
+    world: World,
+    tokens: Tokens | None,
+    saving: Saving | None = None,
+    store: Path = Path("nowhere"),
+    mixture: Mixture | None = None,
 ) -> list[Samples]:
     """Each rank's."""
     recipe = recipe_for(
@@ -85,7 +89,7 @@ def samples_of(
         vendor="cpu",
         simulated=False,
         num_steps=1,
-        num_samples=tokens.windows.num_samples if tokens else 40,
+        num_samples=mixture.num_samples if mixture else tokens.windows.num_samples if tokens else 40,
         saving=saving,
         term=1,
         attempt="a",
@@ -93,6 +97,7 @@ def samples_of(
         resume="latest",
         eval_samples=NUM_HELD_OUT,
         tokens=tokens,
+        mixture=mixture,
     )
     contexts = [
         Context(rank=rank, world_size=world.size, local_rank=rank, device=CPU) for rank in range(world.size)

@@ -103,6 +103,28 @@ def test_the_steps_of_an_epoch_read_each_sample_once_at_any_size(
     assert f"step 22 begins after 84 samples, in epoch 1 and 2: {shown}\n" in capsys.readouterr().out
 
 
+def test_a_mixture_tells_each_source_and_which_samples_of_it_a_step_reads(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = "[{name: a, path: tokens, weight: 3}, {name: b, path: tokens, weight: 1}]"
+    words = ["r.yaml", "--set", f"data={{kind: tokens, sources: {sources}}}"]
+    found = seen(capsys, *words, "--step", "2")
+    assert found["tokens"] is None
+    # Each source holds out four samples: (3,000 - 4 x 32 - 2) / 32. The run reads 200.
+    told = [(one["name"], one["share"], one["num_samples"], one["num_epochs"]) for one in found["sources"]]
+    assert told == [("a", 0.75, 89, 150 / 89), ("b", 0.25, 89, 50 / 89)]
+    assert (found["run"]["num_samples"], found["run"]["num_epochs"]) == (178, 200 / 178)
+    step = found["step"]
+    assert sorted(step["sources"]) == ["a", "a", "a", "b"]
+    assert main(["data", *words, "--step", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "a: 75.0% of the samples; it has 89, which the run reads 1.69 times\n" in out
+    places = zip(step["sources"], step["samples"], strict=True)
+    assert f"in epoch 1: {', '.join(f'{source} {number}' for source, number in places)}\n" in out
+    assert main(["data", *words, "--verify"]) == 2
+    assert "names several sources; verify each place by itself" in capsys.readouterr().err
+
+
 def flip(place: Path) -> None:
     body = bytearray((place / "1.bin").read_bytes())
     body[999] ^= 1

@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from jobs.spec_schema.file import SpecFile
 from jobs.spec_schema.model import Model
+from jobs.spec_schema.run_data import DataSource
 from jobs.spec_schema.run_recovery import WorldSize
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.sweep_spec import SweepSpec
@@ -22,8 +23,12 @@ FILES: Mapping[type[SpecFile], Path] = {
     SweepSpec: ROOT / "docs/examples/sweep.yaml",
 }
 # These are written as one value, or as a mapping whose keys the comment names. A stored spec alone has a
-# model's shape.
-IN_TWO_FORMS: Mapping[type, tuple[str, ...]] = {Model: ("path", "name"), WorldSize: ("min", "max")}
+# model's shape. The list of sources is empty, or has mappings.
+IN_TWO_FORMS: Mapping[type, tuple[str, ...]] = {
+    Model: ("path", "name"),
+    WorldSize: ("min", "max"),
+    DataSource: ("name", "path", "weight"),
+}
 # These sections have a name of the user's own, or a list, between their key and their keys.
 INSIDE = {"overrides": "overrides.local", "include": "include.0", "exclude": "include.0"}
 # A selection's keys have no default: without them an axis is taken as it is.

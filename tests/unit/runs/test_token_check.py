@@ -3,10 +3,11 @@
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -14,9 +15,11 @@ import pytest
 
 from checkpointing.stores.local import LocalStore
 from jobs.commandline.usage_error import SpecError
-from jobs.runs.token_check import find_tokens, num_samples
+from jobs.runs.tasks import described_run
+from jobs.runs.token_check import find_data, find_tokens, num_samples
+from jobs.spec_schema.compatibility import refusals
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.task import ShardCacheLimits
+from jobs.training.task.task import Mixture, ShardCacheLimits
 from jobs.training.task.token_index import INDEX, Chat, TokenIndex, TokenShard, Vocabulary, to_json
 
 BYTES = Vocabulary(tokenizer="bytes", digest="5" * 64, size=257)
@@ -344,3 +347,110 @@ def test_an_index_without_an_end_is_not_read(place: Path) -> None:
     os.truncate(place / INDEX, 1 << 40)  # no memory holds it
     with pytest.raises(SpecError, match=r"index.json: has 1,099,511,627,776 bytes, at most"):
         find_tokens(spec_for(place))
+
+
+def source(place: Path, weight: float = 1.0, name: str | None = None) -> str:
+    return f"{{name: {name or place.name}, path: {place}, weight: {weight}}}"
+
+
+def mixed_spec(place: Path, *sources: str, setting: str = "eval.samples=3") -> RunSpec:
+    file = place.parent / "mixed.yaml"
+    named = sources or (source(place / "web", 0.75), source(place / "code", 0.25))
+    file.write_text(
+        "name: r\nmodel: llama-tiny\nsteps: 4\nseq_len: 4\nmicro_batch: 2\neval: {samples: 3}\n"
+        f"data: {{kind: tokens, sources: [{', '.join(named)}]}}\n"
+    )
+    return RunSpec.load(file, [setting])
+
+
+def test_each_source_of_a_mixture_holds_out_as_many_samples_whatever_its_weight(place: Path) -> None:
+    write_shards(place / "web", range(90))
+    write_shards(place / "code", range(40))
+    found = find_data(mixed_spec(place))
+    assert isinstance(found, Mixture)
+    assert [(one.name, one.weight, one.tokens.windows.num_samples) for one in found.sources] == [
+        ("web", 3, (90 - 2 * 4 - 2) // 4),
+        ("code", 1, (40 - 2 * 4 - 2) // 4),
+    ]
+    assert num_samples(mixed_spec(place), found) == found.num_samples == 27
+
+
+@pytest.mark.parametrize(
+    ("code", "vocabulary", "says"),
+    [
+        ([], BYTES, "names no tokens"),
+        (range(9), BYTES, "code: has no sample beside those held out"),
+        (range(40), replace(BYTES, digest="6" * 64), "code: was packed with another tokenizer than web"),
+        (range(40), replace(BYTES, end_id=3), "code: was packed with another tokenizer than web"),
+        (range(40), None, "code: was packed with another tokenizer than web"),
+    ],
+)
+def test_sources_that_do_not_fit_each_other_are_refused(
+    code: Sequence[int], vocabulary: Vocabulary | None, says: str, place: Path
+) -> None:
+    more = "data.attention=per_document" if vocabulary and vocabulary.end_id else "data.attention=causal"
+    write_shards(place / "web", range(90), vocabulary=replace(BYTES, end_id=256))
+    if code:
+        write_shards(place / "code", code, vocabulary=vocabulary)
+    else:
+        LocalStore(place / "code").put(INDEX, to_json(TokenIndex(dtype="uint16", shards=())))
+    with pytest.raises(SpecError, match=says):
+        find_data(mixed_spec(place, setting=more))
+
+
+def test_parquet_is_no_source(place: Path) -> None:
+    write_shards(place / "web", range(90), vocabulary=None)
+    (place / "code").mkdir(parents=True)
+    pyarrow.parquet.write_table(pyarrow.table({"ids": list(range(40))}), place / "code" / "a.parquet")
+    with pytest.raises(SpecError, match=r"^data\.sources: code: Parquet files of ids are no source"):
+        find_data(mixed_spec(place))
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("data.path=elsewhere", "path and sources exclude each other"),
+        ("data.local.dir=/nvme", "no shard cache can be had for sources"),
+        ("data.kind=synthetic", "synthetic data has no path"),
+        ("data.sources=[]", "tokens need a path"),
+    ],
+)
+def test_a_mixture_that_makes_no_sense_is_refused(setting: str, says: str, place: Path) -> None:
+    with pytest.raises(SpecError, match=says):
+        mixed_spec(place, setting=setting)
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (source(Path("web"), 2), "web is there twice"),
+        (source(Path("code"), 1.0000001), "expected at most 100,000; round them"),
+        (source(Path("code"), 0), "more than 0"),
+    ],
+)
+def test_a_source_that_makes_no_sense_is_refused(second: str, says: str, place: Path) -> None:
+    with pytest.raises(SpecError, match=says):
+        mixed_spec(place, source(Path("web")), second)
+
+
+def test_a_run_keeps_its_sources_their_weights_and_bytes_but_not_their_places(place: Path) -> None:
+    web, code, moved = place / "web", place / "code", place / "moved"
+    write_shards(web, range(90))
+    write_shards(code, range(40))
+
+    def described(*sources: str) -> Mapping[str, Any]:
+        spec = mixed_spec(place, *sources)
+        return described_run(spec, find_data(spec))
+
+    def refused(*sources: str) -> list[str]:
+        lines = refusals(began, described(*sources), {}, place="s/runs/r")
+        return [line.partition(":")[0] for line in lines[:-1]]
+
+    began = described(source(web, 3), source(code, 1))
+    code.rename(moved)
+    assert refused(source(web, 0.75), source(moved, 0.25, "code")) == []
+    assert refused(source(web, 3), source(moved, 2, "code")) == ["data.mixture"]
+    assert refused(source(moved, 1, "code"), source(web, 3)) == ["data.digest", "data.mixture"]
+    assert refused(source(web, 3), source(moved, 1)) == ["data.digest", "data.mixture"]
+    write_shards(code, [*range(39), 3])
+    assert refused(source(web, 3), source(code, 1)) == ["data.digest"]

@@ -1,0 +1,51 @@
+"""Reads the samples of a mixture, each from its own source."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from jobs.training.data.mixture import mixed_at, shares_of
+from jobs.training.data.sample_source import SampleSource
+from jobs.training.task.sample_order import SampleOrder
+from jobs.training.task.task import Mixture
+
+
+class MixedSource:
+    """Samples are numbered through: first those to train on, source by source, then those held out, of each
+    source in turn.
+    """
+
+    def __init__(self, mixture: Mixture, sources: Sequence[SampleSource]) -> None:
+        self._mixture = mixture
+        self._sources = sources
+        self._shares = shares_of(mixture)
+
+    def number_at(self, position: int, *, seed: int, order: SampleOrder) -> int:
+        source, number = mixed_at(position, self._shares, seed=seed, order=order)
+        return sum(share.num_samples for share in self._shares[:source]) + number
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        rows = [iter(source.read(own)) for source, own in self._divided(numbers)]
+        return [next(rows[self._place(number)[0]]) for number in numbers]
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        for source, own in self._divided(numbers):
+            source.expect(own)
+
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        return all(source.wait(own, timeout_s) for source, own in self._divided(numbers))
+
+    def _divided(self, numbers: Sequence[int]) -> list[tuple[SampleSource, list[int]]]:
+        """Each source, and what is asked of it by its own numbers."""
+        places = [self._place(number) for number in numbers]
+        return [
+            (source, [own for place, own in places if place == at]) for at, source in enumerate(self._sources)
+        ]
+
+    def _place(self, number: int) -> tuple[int, int]:
+        for at, share in enumerate(self._shares):
+            if number < share.num_samples:
+                return at, number
+            number -= share.num_samples
+        turn, at = divmod(number, len(self._shares))
+        return at, self._shares[at].num_samples + turn

@@ -1,0 +1,103 @@
+"""Says which source of a mixture has the sample at a position. Needs no torch.
+
+A position alone decides that, so a mixture is the same at every world size and after every stop. Among the
+first p samples, for every p, a source has its share of p by weight, rounded up or down.
+
+Each source is a stream of its own: one epoch after another, each in an order of its own. The order does not
+depend on the other sources or on weights.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import gcd, lcm
+
+from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at
+from jobs.training.task.task import Mixture
+
+# Weights repeat after as many samples. The table of these takes a second and some megabytes.
+MOST_IN_TURN = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A source as its mixture sees it; ``num_samples`` make its epoch."""
+
+    name: str
+    weight: int
+    num_samples: int
+
+
+def shares_of(mixture: Mixture) -> list[Share]:
+    return [
+        Share(name=one.name, weight=one.weight, num_samples=one.tokens.windows.num_samples)
+        for one in mixture.sources
+    ]
+
+
+def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
+    """The smallest whole numbers with the same ratios, as the weights are written in decimals.
+
+    Raises ``ValueError`` if their sum is beyond ``MOST_IN_TURN``.
+    """
+    exact = [Fraction(str(weight)) for weight in weights]
+    whole = [int(one * lcm(*(other.denominator for other in exact))) for one in exact]
+    smallest = tuple(one // gcd(*whole) for one in whole)
+    if sum(smallest) > MOST_IN_TURN:
+        raise ValueError(
+            f"weights in whole numbers are {', '.join(f'{one:,}' for one in smallest[:4])}, together "
+            f"{sum(smallest):,}, expected at most {MOST_IN_TURN:,}; round them"
+        )
+    return smallest
+
+
+def mixed_at(
+    position: int, shares: Sequence[Share], *, seed: int, order: SampleOrder = NEWEST_ORDER
+) -> tuple[int, int]:
+    """The source at ``position``, by its place in ``shares``, and the number of the sample in that source."""
+    source, before = drawn_at(position, tuple(share.weight for share in shares))
+    share = shares[source]
+    number = sample_at(before, num_samples=share.num_samples, seed=_seed_of(share.name, seed), order=order)
+    return source, number
+
+
+def drawn_at(position: int, weights: tuple[int, ...]) -> tuple[int, int]:
+    """The source at ``position``, and how many samples of it stand before."""
+    turn, place = divmod(position, sum(weights))
+    source, before = _turn(weights)[place]
+    return source, turn * weights[source] + before
+
+
+def num_drawn(end: int, weights: tuple[int, ...]) -> list[int]:
+    """How many samples each source has among the first ``end``."""
+    turns, rest = divmod(end, sum(weights))
+    drawn = [turns * weight for weight in weights]
+    for source, _ in _turn(weights)[:rest]:
+        drawn[source] += 1
+    return drawn
+
+
+@lru_cache(maxsize=8)
+def _turn(weights: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The source of each sample of a turn, and how many of its samples stand before.
+
+    Each sample is of the source whose next one is due first: Tijdeman's rule for the chairman assignment
+    problem (1980), by which no source is ever a whole sample away from its share.
+    """
+    total, slack = sum(weights), max(2, 2 * len(weights) - 2)
+    drawn, turn = [0] * len(weights), []
+    for place in range(1, total + 1):
+        # In parts of a sample of which ``total * slack`` make one.
+        owed = [slack * (weight * place - total * one) for weight, one in zip(weights, drawn, strict=True)]
+        due = [source for source, amount in enumerate(owed) if amount >= total]
+        source = min(due, key=lambda source: Fraction(total * (slack - 1) - owed[source], weights[source]))
+        turn.append((source, drawn[source]))
+        drawn[source] += 1
+    return tuple(turn)
+
+
+def _seed_of(name: str, seed: int) -> int:
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,18 @@
+"""The protocol of what samples are read from."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+
+class SampleSource(Protocol):
+    """Reads samples by number; samples from ``Task.num_samples`` on are held out of the training."""
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]: ...
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """Announces the numbers that are read next, so that slow reads may begin."""
+
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        """Whether ``read`` could return these samples at once, now or within ``timeout_s``."""

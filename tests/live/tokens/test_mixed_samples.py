@@ -1,0 +1,71 @@
+"""What ranks read of a mixture: the source and the sample that the position says, whoever reads it."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.training.data.mixture import mixed_at, shares_of
+from jobs.training.data.samples import Samples
+from jobs.training.task.task import Mixture, WeightedTokens
+from jobs.training.task.token_index import DataError
+from jobs.training.task.windows import cut_into_windows
+from tests.live.tokens.test_samples import NUM_HELD_OUT, WORLDS, World, samples_of, step_of, write_tokens
+
+WEIGHTS = {"web": 5, "code": 3, "books": 1}
+
+
+def ids_of(number: int) -> list[int]:
+    """Of the source of that number. Every token says which it is and where it stands."""
+    return [100 * number + place % 97 if place % 2 else place // 97 for place in range(1400 + 700 * number)]
+
+
+def mixture_of(weights: dict[str, int], place: Path, end_id: int | None = None) -> Mixture:
+    sources = []
+    for number, (name, weight) in enumerate(weights.items()):
+        ids = ids_of(number)
+        windows = cut_into_windows(len(ids), seq_len=32, num_held_out=4)
+        tokens = replace(write_tokens(place / name, ids), windows=windows, end_id=end_id)
+        sources.append(WeightedTokens(name=name, weight=weight, tokens=tokens))
+    return Mixture(sources=tuple(sources))
+
+
+def mixed(world: World, mixture: Mixture) -> list[Samples]:
+    return samples_of(world, None, mixture=mixture)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_position_has_the_sample_that_it_should_have_at_every_world_size(
+    world: World, tmp_path: Path
+) -> None:
+    mixture = mixture_of(WEIGHTS, tmp_path)
+    ranks, shares = mixed(world, mixture), shares_of(mixture)
+    for position in (0, 8, 16, 720, 8):
+        wanted = []
+        for place in range(position, position + 8):
+            source, number = mixed_at(place, shares, seed=1)
+            wanted.append(tuple(ids_of(source)[32 * number : 32 * number + 33]))
+        assert Counter(step_of(ranks, position)) == Counter(wanted)
+
+
+def test_held_out_samples_come_from_each_source_in_turn_and_are_trained_on_in_none(tmp_path: Path) -> None:
+    mixture = mixture_of(WEIGHTS, tmp_path)
+    [samples] = mixed(replace(WORLDS[0], micro_batch=2), mixture)
+    numbers = [number for micro in samples.held_out() for number in micro]
+    assert len(numbers) == NUM_HELD_OUT
+    rows = [tuple(ids.tolist()) for micro in samples.held_out() for ids in samples.batch(micro)[0]]
+    firsts = [32 * one.tokens.windows.num_samples + 1 for one in mixture.sources]
+    places = [(0, firsts[0]), (1, firsts[1]), (2, firsts[2]), (0, firsts[0] + 32)]
+    assert rows == [tuple(ids_of(source)[start : start + 32]) for source, start in places]
+
+
+def test_a_shard_of_any_source_that_was_changed_ends_the_attempt(tmp_path: Path) -> None:
+    mixture = mixture_of(WEIGHTS, tmp_path)
+    shard = tmp_path / "books" / mixture.sources[2].tokens.index.shards[0].name
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
+    [samples] = mixed(WORLDS[0], mixture)
+    while not samples.wait(0, 1.0):
+        pass
+    with pytest.raises(DataError, match="books"):
+        samples.rows(0)

@@ -1,0 +1,89 @@
+"""Which source stands at a position of a mixture: its share of any prefix, each sample once an epoch."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.training.data.mixture import Share, drawn_at, mixed_at, num_drawn, whole_weights
+from jobs.training.task.sample_order import share_of_rank
+
+WEIGHTS = st.lists(st.integers(1, 60), min_size=1, max_size=7).map(tuple)
+
+
+@given(weights=WEIGHTS, first=st.integers(0, 10**12))
+@settings(deadline=None)
+def test_every_prefix_has_each_source_s_share_within_one_sample(weights: tuple[int, ...], first: int) -> None:
+    total = sum(weights)
+    drawn = num_drawn(first, weights)
+    for end in range(first, first + 2 * total):
+        for weight, one in zip(weights, drawn, strict=True):
+            assert abs(one - Fraction(weight * end, total)) < 1
+        source, before = drawn_at(end, weights)
+        assert before == drawn[source]
+        drawn[source] += 1
+    assert drawn == num_drawn(first + 2 * total, weights)
+
+
+def test_a_source_s_epochs_have_each_of_its_samples_once_in_another_order() -> None:
+    shares = [Share(name="web", weight=7, num_samples=50), Share(name="code", weight=3, num_samples=20)]
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for position in range(500):
+        source, number = mixed_at(position, shares, seed=3)
+        found[source].append(number)
+    assert [len(found[source]) for source in (0, 1)] == [350, 150]
+    for source, size in ((0, 50), (1, 20)):
+        epochs = [
+            tuple(found[source][at : at + size]) for at in range(0, len(found[source]) - size + 1, size)
+        ]
+        assert all(sorted(epoch) == list(range(size)) for epoch in epochs)
+        assert len(set(epochs)) == len(epochs) >= 7
+    # Neither the other sources nor the weights change a source's order.
+    other = [Share(name="new", weight=1, num_samples=9), shares[1]]
+    again = [mixed_at(position, other, seed=3) for position in range(400)]
+    assert [number for source, number in again if source == 1][:150] == found[1]
+    assert [mixed_at(position, shares, seed=4) for position in range(40)] != [
+        mixed_at(position, shares, seed=3) for position in range(40)
+    ]
+    alike = [Share(name=name, weight=1, num_samples=50) for name in ("a", "b")]
+    orders = [[mixed_at(2 * at + source, alike, seed=3)[1] for at in range(50)] for source in (0, 1)]
+    assert orders[0] != orders[1]
+
+
+def test_all_world_sizes_read_the_same_samples_of_the_same_sources_through_kills() -> None:
+    shares = [Share(name=f"s{one}", weight=one + 1, num_samples=11 * (one + 3)) for one in range(4)]
+    wanted = [mixed_at(position, shares, seed=1) for position in range(960)]
+    found: Counter[tuple[int, int, int]] = Counter()
+    position, attempt = 0, 0
+    while position < 960:
+        world_size = (1, 2, 4, 3)[attempt % 4]
+        step = 12
+        for _ in range(1 + attempt % 5):
+            if position >= 960:
+                break
+            for rank in range(world_size):
+                ranges = share_of_rank(
+                    position, rank=rank, world_size=world_size, micro_batch=1, grad_accum=step // world_size
+                )
+                for place in (place for one in ranges for place in one):
+                    found[(place, *mixed_at(place, shares, seed=1))] += 1
+            position += step
+        attempt += 1
+    assert found == Counter({(place, *one): 1 for place, one in enumerate(wanted)})
+    assert attempt > 20
+
+
+@pytest.mark.parametrize(
+    ("weights", "whole"), [((0.7, 0.2, 0.1), (7, 2, 1)), ((3.0,), (1,)), ((1.5, 0.75, 6), (2, 1, 8))]
+)
+def test_weights_are_taken_as_they_are_written(weights: tuple[float, ...], whole: tuple[int, ...]) -> None:
+    assert whole_weights(weights) == whole
+
+
+def test_weights_of_too_many_digits_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"are 1, 100,000, together 100,001, expected at most 100,000; round"
+    ):
+        whole_weights((1e-05, 1))
