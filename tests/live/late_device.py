@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter, tree_map
 
 from cluster.probe import door
@@ -74,8 +74,11 @@ class LateEvent:
 
     def synchronize(self) -> None:
         """Does the work before this event, and as much of other streams as the seed says."""
-        self._late.events_waited_for += 1
+        is_late = self._at is None
         self._late.work(lambda: self._at is None, self._stream)
+        if threading.get_ident() == self._late.owner:
+            self._late.events_waited_for += 1
+            self._late.starved += is_late and self._late.num_pending == 0
 
     def elapsed_time(self, end: LateEvent) -> float:
         if self._at is None or end._at is None:
@@ -88,13 +91,16 @@ class LateEvent:
 
 class LateDevice:
     """``waits`` counts the waits for all its work, ``events_waited_for`` those for one event. ``unpinned``
-    counts copies with host memory that is not pinned, for which a real device might have waited.
+    counts copies with host memory that is not pinned, for which a real device might have waited. ``starved``
+    counts the waits for an event after which the device had nothing to do. Events count in the thread that
+    made this object.
     """
 
     def __init__(self, seed: int) -> None:
-        self.waits = self.events_waited_for = self.unpinned = self.now = 0
+        self.waits = self.events_waited_for = self.unpinned = self.starved = self.now = 0
         self._pinned: list[Tensor] = []
         self.stream = 0
+        self.owner = threading.get_ident()
         self._random = Random(seed)
         self._draws = torch.Generator().manual_seed(seed).get_state()
         self._streams: dict[int, deque[Callable[[], None]]] = {}
@@ -161,7 +167,7 @@ class LateDevice:
 
     def work(self, is_wanted: Callable[[], bool], stream: int | None) -> None:
         """Works while ``is_wanted`` and there is work in ``stream``, which is any if it is None."""
-        with self._lock:
+        with self._lock, _disable_current_modes():
             while is_wanted() and (busy := [number for number, works in self._streams.items() if works]):
                 number = self._random.choice(busy)
                 if stream is not None and stream not in busy:
@@ -170,7 +176,7 @@ class LateDevice:
                 self._streams[number].popleft()()
 
     def launch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        with self._lock, torch.utils._python_dispatch._disable_current_modes():
+        with self._lock, _disable_current_modes():
             if func._schema.name in _COPIES:
                 if _waits(func, args, kwargs):
                     self.synchronize()

@@ -1,15 +1,14 @@
 """Ends an attempt whose loss went wrong, on all ranks at the same step and before its state is saved.
 
 If a loss or a gradient is not finite on any rank, all ranks know it two steps later, at no cost. Each rank
-reads its values at a moment when its device is idle anyway, and sends an alarm in the control word. A step
+reads a step's values while its device does the next step, and sends an alarm in the control word. A step
 that needs the loss over all ranks, as every save does, finds it at once. Only such steps look for spikes.
 """
 
 from collections import deque
 from dataclasses import dataclass
 from math import isfinite
-
-from torch import Tensor
+from typing import SupportsFloat
 
 from jobs.training.health.failures import InvalidLoss
 from jobs.training.ranks.gathering import gather
@@ -24,15 +23,15 @@ _ADVICE = "a lower optimizer.lr, a longer warm-up or fp32 usually helps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """A finished step of this rank: the range of samples it read, and its results, still on the device."""
+    """A finished step of this rank: the range of samples it read, and its results, which may be late."""
 
     step: int
     samples: Range
-    loss: Tensor
-    grad_norm: Tensor | None
+    loss: SupportsFloat
+    grad_norm: SupportsFloat | None
 
     def is_bad(self) -> bool:
-        """Whether loss or gradient is not finite. Waits for the device."""
+        """Whether loss or gradient is not finite. Waits for this step."""
         return not isfinite(float(self.loss)) or self.has_bad_gradient()
 
     def has_bad_gradient(self) -> bool:
@@ -53,7 +52,7 @@ class RankLossGuard:
         self._good: StepDone | None = None
 
     def check_last_step(self) -> None:
-        """Checks the last step. Call it when the device is done with that step, before the next begins."""
+        """Checks the last step, and waits for it. Call it once the next is launched: the device goes on."""
         if self._open:
             self.checked_loss = float(self._open[-1].loss)
             if not isfinite(self.checked_loss) or self._open[-1].has_bad_gradient():

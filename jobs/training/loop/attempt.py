@@ -20,6 +20,7 @@ from checkpointing.saving.save import SaveNote
 from checkpointing.stores.opening import open_store
 from jobs.training.data.samples import Samples
 from jobs.training.device.rank_device import check_ranks
+from jobs.training.health.late_figure import LateFigure
 from jobs.training.health.loss_guard import RankLossGuard, StepDone
 from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
@@ -159,7 +160,7 @@ class _Attempt:
         point = self._position.next()
         self._announce(point)
         started = time.perf_counter()
-        own_loss = self._train(point)
+        done = self._train(point)
         agreed = self._control.end()
         self._position.reach(point)
         self._are_late = agreed.is_late
@@ -167,7 +168,7 @@ class _Attempt:
         loss = self._judged_loss(agreed)
         point = self._boundary.cross(point, agreed, loss)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
-        self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
+        self._record.end_step(point, done, num_skipped_saves)
         self._record.mean_loss(point.step - 2, agreed.mean_loss)
         return loss
 
@@ -178,22 +179,26 @@ class _Attempt:
             self._boundary.own_busy(),
             is_late=not self._samples.wait(self._position.begin_after(point.position)),
             is_alarmed=self._loss_guard.is_alarmed,
-            # That of the step before the last: the last one is read when its successor's samples are there.
+            # That of the step before the last: the device may still be at the last one.
             loss=self._loss_guard.checked_loss,
         )
 
-    def _train(self, point: StepPoint) -> Tensor:
-        """Trains the step that ends at ``point``; returns this rank's loss, still on the device."""
+    def _train(self, point: StepPoint) -> StepDone:
+        """Launches the step that ends at ``point``. The device may still be at it, but at none before."""
         first = self._position.first_of(point)
         rows = self._samples.rows(first)
         self._record.begin_step(self._engine)
         batches = self._samples.on_device(rows)
-        self._loss_guard.check_last_step()
         loss, norm = train_step(self._engine, batches, self._weight(rows)), self._engine.grad_norm
-        self._loss_guard.add(
-            StepDone(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm)
+        done = StepDone(
+            step=point.step,
+            samples=(first, point.position),
+            loss=LateFigure(loss),
+            grad_norm=None if norm is None else LateFigure(norm),
         )
-        return loss
+        self._loss_guard.check_last_step()
+        self._loss_guard.add(done)
+        return done
 
     def _weight(self, rows: list[Tensor]) -> float:
         """What makes the mean over all tokens of the step a mean over those that are trained on."""

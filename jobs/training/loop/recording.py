@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import Tensor
-
 from checkpointing.saving.save import SaveNote
 from checkpointing.stores.contract import Store
 from cluster.probe import door
@@ -18,6 +16,7 @@ from cluster.telemetry.readings import Nothing
 from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
 from jobs.training.device.rank_device import telemetry
+from jobs.training.health.loss_guard import StepDone
 from jobs.training.health.rank_speed import RankSpeed
 from jobs.training.loop import incidents
 from jobs.training.models.attention import kernel_of
@@ -91,9 +90,9 @@ class AttemptRecord:
         self.phase("productive")
         self._learning_rate = engine.learning_rate if self._is_rank_0 else None
 
-    def end_step(self, point: StepPoint, engine: Engine, loss: Tensor, num_skipped_saves: int) -> None:
-        """Ends a step. ``mean_loss`` tells its loss over all ranks later. The recorder's thread reads
-        ``loss``, this rank's: reading it here would wait for the device.
+    def end_step(self, point: StepPoint, done: StepDone, num_skipped_saves: int) -> None:
+        """Ends a step. ``mean_loss`` tells its loss over all ranks later. The recorder's thread reads this
+        rank's results: reading them here would wait for the device.
         """
         if num_skipped_saves > self._num_skipped:
             self._num_skipped = num_skipped_saves
@@ -111,8 +110,8 @@ class AttemptRecord:
                 position=point.position,
                 epoch=(point.position - 1) // self._task.num_samples + 1,
                 tokens=self._tokens,
-                loss=self._open_losses.get(point.step, loss),
-                grad_norm=engine.grad_norm if self._is_rank_0 else None,
+                loss=self._open_losses.get(point.step, done.loss),
+                grad_norm=done.grad_norm if self._is_rank_0 else None,
                 learning_rate=self._learning_rate,
                 val_loss=point.metrics.get("val_loss") if self._is_rank_0 else None,
             )

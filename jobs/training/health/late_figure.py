@@ -1,0 +1,23 @@
+"""A number that a device has yet to compute. Whoever reads it waits for that number, not for later work."""
+
+from torch import Tensor
+
+from cluster.probe import door
+
+
+class LateFigure:
+    """Launches the number's copy to the host when made. ``float`` waits until the copy has landed.
+
+    On a CPU the number is there already. Any thread may read it.
+    """
+
+    def __init__(self, number: Tensor) -> None:
+        is_there = number.device.type == "cpu"
+        # torch takes pinned memory for a copy that does not block.
+        self._number = number if is_there else number.to("cpu", non_blocking=True)
+        self._landed = None if is_there else door.event(number.device)
+
+    def __float__(self) -> float:
+        if self._landed is not None:
+            self._landed.synchronize()
+        return float(self._number)
