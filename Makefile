@@ -11,7 +11,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions gpu check format golden bench bench-trees bench-gpu bench-recovery compare-damage soak lock audit release clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions gpu check format golden bench bench-trees bench-scale bench-gpu bench-recovery compare-damage soak lock audit release clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench: setup  ## show performance as ratios, each beside the obvious alternative
 
 bench-trees: setup  ## a step, a save and a start beside those of another commit (OTHER=commit); ten minutes
 	$(BIN)/python -m tests.bench.trees $(OTHER)
+
+bench-scale: setup  ## what saves and resumes cost in manifests at up to 65,536 ranks, simulated, beside the form of one object
+	$(BIN)/python -m tests.bench.scale
 
 bench-gpu: setup  ## measure a 1B model on this machine's device, beside transformers' own; without one, say so
 	$(BIN)/python -m tests.bench.gpu

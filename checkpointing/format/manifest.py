@@ -18,8 +18,13 @@ from checkpointing.log.field_types import check_types
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"
+# Beside a manifest in pieces, which has a schema of its own.
+TENSORS = "tensors.json"
+IN_PIECES = 2
 _GENERATION = re.compile(r"[0-9]{12,}-t([0-9]{1,12})-[A-Za-z0-9._]+")
-_SAVED_FILE = re.compile(rf"rank-[0-9]{{5,}}\.(safetensors|json)|{re.escape(MANIFEST)}")
+_SAVED_FILE = re.compile(
+    rf"rank-[0-9]{{5,}}\.(safetensors|json)|ranks-[0-9]{{5,}}\.json|{re.escape(MANIFEST)}|{re.escape(TENSORS)}"
+)
 CHUNK_BYTES = 4 * 2**20
 # Names of types as safetensors spells them.
 DTYPE_BYTES: Mapping[str, int] = {
@@ -35,7 +40,7 @@ _MOST_FILE_BYTES = 2**44
 MOST_MANIFEST_BYTES = 2**28
 
 # Errors that values of the wrong type cause where they are first used.
-_NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
+NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +98,18 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
+    """What a generation holds. One in pieces has the tensors that its parts share in ``shared``, and perhaps
+    only those parts that a reader needs.
+    """
+
     cut: Cut
     parts: tuple[FilePart, ...]
+    shared: tuple[TensorInfo, ...] = ()
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
-        return {tensor.name: tensor for part in self.parts for tensor in part.tensors}
+        own = (tensor for part in self.parts for tensor in part.tensors)
+        return {tensor.name: tensor for tensor in (*self.shared, *own)}
 
     @property
     def num_bytes(self) -> int:
@@ -111,6 +122,15 @@ def file_name(rank: int) -> str:
 
 def part_name(rank: int) -> str:
     return f"rank-{rank:05d}.json"
+
+
+def piece_name(first: int) -> str:
+    return f"ranks-{first:05d}.json"
+
+
+def own_prefix(rank: int) -> str:
+    """Names of tensors that begin so belong to that rank alone."""
+    return f"rng/{rank}/"
 
 
 def is_of_a_save(name: str) -> bool:
@@ -135,9 +155,9 @@ def decode_part(data: bytes) -> tuple[Cut, FilePart]:
     body = _unsealed(data)
     try:
         cut, part = _cut(body["cut"]), _part(body["part"])
-        _check_cut(cut)
+        check_cut(cut)
         _check_part(part, cut.world_size)
-    except _NOT_AS_EXPECTED as error:
+    except NOT_AS_EXPECTED as error:
         raise Corrupt(f"a part lacks or misnames something: {brief(error)}") from error
     return cut, part
 
@@ -165,49 +185,57 @@ def decode_manifest(data: bytes) -> Manifest:
     try:
         manifest = Manifest(cut=_cut(body["cut"]), parts=tuple(map(_part, body["parts"])))
         check(manifest)
-    except _NOT_AS_EXPECTED as error:
+    except NOT_AS_EXPECTED as error:
         raise Corrupt(f"a manifest lacks or misnames something: {brief(error)}") from error
     return manifest
 
 
 def check(manifest: Manifest) -> None:
     """Raises ``Corrupt`` unless all ranks are present and the shards cover every tensor exactly once."""
-    _check_cut(manifest.cut)
+    check_cut(manifest.cut)
     world_size = manifest.cut.world_size
     ranks = [part.rank for part in manifest.parts]
-    _demand(ranks == list(range(world_size)), f"parts of ranks {ranks[:9]} at world size {world_size}")
+    demand(ranks == list(range(world_size)), f"parts of ranks {ranks[:9]} at world size {world_size}")
     for part in manifest.parts:
         _check_part(part, world_size)
     tensors = manifest.tensors
     for part in manifest.parts:
         for tensor in part.tensors:
-            _demand(tensors[tensor.name] == tensor, f"ranks disagree about {tensor.name}")
+            demand(tensors[tensor.name] == tensor, f"ranks disagree about {tensor.name}")
     _check_tiling(tensors, [shard for part in manifest.parts for shard in part.shards])
 
 
-def _check_cut(cut: Cut) -> None:
-    _demand(is_generation_name(cut.generation), f"a generation named {cut.generation!r}")
+def check_cut(cut: Cut) -> None:
+    demand(is_generation_name(cut.generation), f"a generation named {cut.generation!r}")
     check_types(cut)
-    _demand(0 < cut.world_size <= _MOST_RANKS, f"world size {cut.world_size}")
+    demand(0 < cut.world_size <= _MOST_RANKS, f"world size {cut.world_size}")
 
 
 def _check_part(part: FilePart, world_size: int) -> None:
-    _demand(is_count(part.rank) and part.rank < world_size, f"rank {part.rank} of {world_size}")
-    _demand(part.file == file_name(part.rank) and is_name(part.file), f"a file named {part.file!r}")
-    _demand(is_count(part.num_bytes) and part.num_bytes <= _MOST_FILE_BYTES, f"{part.num_bytes} bytes")
-    _demand(len(part.chunks) == ceil(part.num_bytes / CHUNK_BYTES), f"{len(part.chunks)} digests of a file")
-    _demand(len(part.tensors) <= _MOST_TENSORS, f"{len(part.tensors)} tensors")
+    demand(is_count(part.rank) and part.rank < world_size, f"rank {part.rank} of {world_size}")
+    demand(part.file == file_name(part.rank) and is_name(part.file), f"a file named {part.file!r}")
+    check_file(part.num_bytes, len(part.chunks))
+    demand(len(part.tensors) <= _MOST_TENSORS, f"{len(part.tensors)} tensors")
     tensors = {tensor.name: tensor for tensor in part.tensors}
     for tensor in part.tensors:
-        _demand(tensor.dtype in DTYPE_BYTES, f"{tensor.name} of type {tensor.dtype!r}")
-        is_shape = len(tensor.shape) <= _MOST_DIMENSIONS and all(map(is_count, tensor.shape))
-        _demand(is_shape, f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
+        check_tensor(tensor)
     for shard in part.shards:
-        _demand(shard.tensor in tensors, f"a shard of {shard.tensor!r}, which is no tensor of the part")
+        demand(shard.tensor in tensors, f"a shard of {shard.tensor!r}, which is no tensor of the part")
         counts = (shard.start, shard.length, shard.offset)
-        _demand(all(map(is_count, counts)), f"a shard of start, length and offset {counts}")
+        demand(all(map(is_count, counts)), f"a shard of start, length and offset {counts}")
         size = shard.length * DTYPE_BYTES[tensors[shard.tensor].dtype]
-        _demand(shard.offset + size <= part.num_bytes, f"a shard outside of {part.file}")
+        demand(shard.offset + size <= part.num_bytes, f"a shard outside of {part.file}")
+
+
+def check_file(num_bytes: int, num_digests: float) -> None:
+    demand(is_count(num_bytes) and num_bytes <= _MOST_FILE_BYTES, f"{num_bytes} bytes")
+    demand(num_digests == ceil(num_bytes / CHUNK_BYTES), f"{num_digests:g} digests of a file")
+
+
+def check_tensor(tensor: TensorInfo) -> None:
+    demand(tensor.dtype in DTYPE_BYTES, f"{tensor.name} of type {tensor.dtype!r}")
+    is_shape = len(tensor.shape) <= _MOST_DIMENSIONS and all(map(is_count, tensor.shape))
+    demand(is_shape, f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
 
 
 def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) -> None:
@@ -216,13 +244,18 @@ def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) ->
         if shard.length:
             spans[shard.tensor].append((shard.start, shard.start + shard.length))
     for name, tensor in tensors.items():
-        borders = [(0, 0), *sorted(spans[name]), (tensor.num_elements, tensor.num_elements)]
-        is_tiled = all(before[1] == behind[0] for before, behind in pairwise(borders))
-        _demand(is_tiled, f"shards of {name} that leave gaps or overlap")
+        check_spans(tensor, spans[name])
+
+
+def check_spans(tensor: TensorInfo, spans: Iterable[tuple[int, int]]) -> None:
+    """``spans`` are the first element and the end of each shard that is not empty."""
+    borders = [(0, 0), *sorted(spans), (tensor.num_elements, tensor.num_elements)]
+    is_tiled = all(before[1] == behind[0] for before, behind in pairwise(borders))
+    demand(is_tiled, f"shards of {tensor.name} that leave gaps or overlap")
 
 
 def _unsealed(data: bytes) -> dict[str, Any]:
-    _demand(len(data) <= MOST_MANIFEST_BYTES, f"{len(data)} bytes of JSON")
+    demand(len(data) <= MOST_MANIFEST_BYTES, f"{len(data)} bytes of JSON")
     return unseal(data)
 
 
@@ -240,7 +273,7 @@ def _tensor(body: dict[str, Any]) -> TensorInfo:
     return TensorInfo(**{**body, "shape": tuple(body["shape"])})
 
 
-def _demand(is_so: bool, found: str) -> None:
+def demand(is_so: bool, found: str) -> None:
     if not is_so:
         raise Corrupt(f"it claims {found}")
 

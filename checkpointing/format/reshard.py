@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from checkpointing.errors import Unfit
+from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.manifest import DTYPE_BYTES, Manifest, Shard
 
 
@@ -37,7 +37,7 @@ def plan(manifest: Manifest, wants: Sequence[Want]) -> dict[int, list[Copy]]:
     """Returns the copies that fill all wants, by the rank that saved the file, in file order.
 
     Raises ``Unfit`` if the generation belongs to another model: a tensor is missing or has another size or
-    type.
+    type. Raises ``Corrupt`` unless the copies fill each byte of each want exactly once.
     """
     shards = _shards_by_tensor(manifest)
     tensors = manifest.tensors
@@ -48,10 +48,23 @@ def plan(manifest: Manifest, wants: Sequence[Want]) -> dict[int, list[Copy]]:
             raise Unfit(f"{want.tensor}: wanted {want.num_elements} of {want.dtype}, found {found}")
         if want.start + want.length > want.num_elements:
             raise Unfit(f"{want.tensor}: wanted up to {want.start + want.length} of {want.num_elements}")
+        filled = []
         for rank, shard in shards.get(want.tensor, ()):
             if copy := _intersection(shard, want, number):
                 copies[rank].append(copy)
+                filled.append((copy.to, copy.to + copy.num_bytes))
+        _check_filled(want, filled)
     return {rank: sorted(found, key=lambda copy: copy.offset) for rank, found in copies.items()}
+
+
+def _check_filled(want: Want, filled: Sequence[tuple[int, int]]) -> None:
+    end = 0
+    for first, last in sorted(filled):
+        if first != end:
+            raise Corrupt(f"{want.tensor}: its shards leave gaps or overlap")
+        end = last
+    if end != want.length * DTYPE_BYTES[want.dtype]:
+        raise Corrupt(f"{want.tensor}: no shard has its elements up to {want.start + want.length}")
 
 
 def _shards_by_tensor(manifest: Manifest) -> Mapping[str, list[tuple[int, Shard]]]:

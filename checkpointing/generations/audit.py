@@ -70,7 +70,7 @@ def read_back(repository: Repository, generation: Generation) -> int:
     """Reads all bytes of ``generation`` and returns its number of files. Raises ``Corrupt`` if any are not
     as saved.
     """
-    parts = repository.manifest(generation).parts
+    parts = repository.manifest(generation, with_shards=False).parts
     for part in parts:
         try:
             verify(part, repository.place(generation.name))
@@ -142,7 +142,7 @@ def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Audi
 
 def _shape_problem(repository: Repository, generation: Generation) -> str | None:
     try:
-        parts = repository.manifest(generation).parts
+        parts = repository.manifest(generation, with_shards=False).parts
     except Corrupt as error:
         return str(error)
     folder = repository.place(generation.name).folder

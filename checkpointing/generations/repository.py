@@ -19,17 +19,18 @@ from threading import RLock
 
 from checkpointing.errors import NothingToResume
 from checkpointing.format.loading import GenerationPlace
-from checkpointing.format.manifest import (
-    MANIFEST,
-    Manifest,
-    decode_manifest,
-    encode_manifest,
-    is_of_a_save,
-    term_of,
-)
+from checkpointing.format.manifest import MANIFEST, Manifest, is_of_a_save, term_of
+from checkpointing.format.pieces import Encoded
 from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.deletion import DeletionQueue, delete_objects
-from checkpointing.generations.manifests import has_our_signature, manifest_bytes
+from checkpointing.generations.manifests import (
+    StoredManifest,
+    encoded,
+    has_our_signature,
+    put_beside,
+    read_for_all,
+    read_whole,
+)
 from checkpointing.generations.retention import Retention, may_go
 from checkpointing.generations.unnamed import Surplus, find_whole, generation_of, looks_whole, newer
 from checkpointing.log.codec import LogRecord
@@ -193,20 +194,33 @@ class Repository:
         """
         self.store.put(f"{self._folder_of(generation)}/{file}", data)
 
-    def commit(self, manifest: Manifest, *, term: int) -> Generation:
-        """Makes the generation exist. All its files must already be in the store."""
+    def commit(self, manifest: Manifest | Encoded, *, term: int) -> Generation:
+        """Makes the generation exist. All its files must already be in the store.
+
+        Of a manifest in pieces, the root is written last: without it the rest counts for nothing.
+        """
         cut = manifest.cut
         with self._lock:
             log = self._log.log_id()
-        data = self._signer.sign_manifest(cut.generation, encode_manifest(manifest, log=log))
+        objects = encoded(manifest, log) if isinstance(manifest, Manifest) else manifest.of_log(log)
+        data = self._signer.sign_manifest(cut.generation, objects.root)
+        put_beside(self.store, self._folder_of(cut.generation), objects)
         self.put_file(cut.generation, MANIFEST, data)
-        generation = generation_of(cut, manifest.num_bytes + len(data), data, self._clock())
+        num_bytes = objects.num_bytes + objects.num_bytes_beside + len(data)
+        generation = generation_of(cut, num_bytes, data, self._clock())
         self.append(Commit(generation=generation), term=term)
         return generation
 
-    def manifest(self, generation: Generation) -> Manifest:
-        """Returns the manifest; raises ``Corrupt`` if it is not the one that was committed."""
-        return decode_manifest(manifest_bytes(self.place(generation.name), generation))
+    def manifest(self, generation: Generation, *, with_shards: bool = True) -> Manifest:
+        """Returns all of the manifest; raises ``Corrupt`` if it is not the one that was committed.
+
+        Without shards it only tells of the files, where it is in pieces; that costs less.
+        """
+        return read_whole(self.place(generation.name), generation, with_shards=with_shards)
+
+    def stored_manifest(self, generation: Generation) -> StoredManifest:
+        """Returns what all ranks need of the manifest; raises ``Corrupt`` as ``manifest`` does."""
+        return read_for_all(self.place(generation.name), generation)
 
     def quarantine(
         self, generation: str, reason: str, *, term: int | None = None, is_poison: bool = False

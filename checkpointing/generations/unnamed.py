@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpointing.errors import Corrupt
-from checkpointing.format.manifest import MANIFEST, MOST_MANIFEST_BYTES, Cut, decode_manifest
+from checkpointing.format.manifest import MANIFEST, MOST_MANIFEST_BYTES, Cut
 from checkpointing.generations.choice import Spoilt, is_trusted
+from checkpointing.generations.manifests import summary_of
 from checkpointing.generations.retention import of_this_life
 from checkpointing.log.history import Generation, LogView
 from checkpointing.stores.bounded import TooLarge, get_bounded
@@ -80,10 +81,10 @@ def _whole(store: Store, run: str, name: str, objects: Collection[str], now_s: f
     folder = f"runs/{run}/gen/{name}"
     with suppress(Corrupt, Missing, TooLarge):
         data = get_bounded(store, f"{folder}/{MANIFEST}", most_bytes=MOST_MANIFEST_BYTES)
-        manifest = decode_manifest(data)
-        is_of_here = (manifest.cut.run, manifest.cut.generation) == (run, name)
-        if is_of_here and all(f"{folder}/{part.file}" in objects for part in manifest.parts):
-            return generation_of(manifest.cut, manifest.num_bytes + len(data), data, now_s)
+        summary = summary_of(data)
+        is_of_here = (summary.cut.run, summary.cut.generation) == (run, name)
+        if is_of_here and {f"{folder}/{file}" for file in summary.files} <= set(objects):
+            return generation_of(summary.cut, summary.num_bytes, data, now_s)
     return None
 
 

@@ -20,6 +20,8 @@ from checkpointing.stores.contract import is_name
 SCHEMA = 1
 # What a signature adds to what ``seal`` made.
 MAC_BYTES = 73
+# What the id of a log adds to a manifest.
+LOG_BYTES = 25
 _MOST_CHARS = 200
 _HEAD = re.compile(
     rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})",'
@@ -112,12 +114,12 @@ def brief(error: Exception) -> str:
     return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
 
 
-def seal(body: Mapping[str, Any]) -> bytes:
+def seal(body: Mapping[str, Any], schema: int = SCHEMA) -> bytes:
     """Encodes JSON that begins with the SHA-256 of its own body; numbers that are not finite are a
     ``ValueError``.
     """
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields).encode()
-    return b'{"schema":%d,"sha256":"%s","body":%s}' % (SCHEMA, _sha256(text), text)
+    return b'{"schema":%d,"sha256":"%s","body":%s}' % (schema, _sha256(text), text)
 
 
 def mac_of(data: bytes) -> str | None:
@@ -137,9 +139,15 @@ def signed(data: bytes, mac: str | None) -> bytes:
     )  # fmt: skip
 
 
-def unseal(data: bytes) -> dict[str, Any]:
+def schema_of(data: bytes) -> int | None:
+    """Returns the schema that the head of ``data`` names; None without a head. 256 bytes of it suffice."""
+    head = _HEAD.match(data)
+    return int(head["schema"]) if head else None
+
+
+def unseal(data: bytes, schema: int = SCHEMA) -> dict[str, Any]:
     """Checks the digest before the body is parsed, and returns the body."""
-    text = sealed_text(data)
+    text = sealed_text(data, schema)
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -149,14 +157,14 @@ def unseal(data: bytes) -> dict[str, Any]:
     return body
 
 
-def sealed_text(data: bytes) -> bytes:
+def sealed_text(data: bytes, schema: int = SCHEMA) -> bytes:
     """Returns the body, not parsed; raises ``Corrupt`` if the digest is not its own."""
     head = _HEAD.match(data)
     text = data[head.end() : -1] if head else b""
     if not head or data[-1:] != b"}" or _sha256(text) != head["sha256"]:
         raise Corrupt("its bytes are not those that its own digest names")
-    if int(head["schema"]) != SCHEMA:
-        raise Corrupt(f"has schema {int(head['schema'])}; this version reads {SCHEMA}")
+    if int(head["schema"]) != schema:
+        raise Corrupt(f"has schema {int(head['schema'])}; this version reads {schema}")
     return text
 
 

@@ -8,6 +8,7 @@ Reading order:
 - ``findings`` tells what is wrong beside a save that ended well.
 - ``budget`` says how much of a node's disk saves may take, and what goes first.
 - ``local_tier`` keeps saves on the nodes' disks.
+- ``receipts`` says what a rank tells rank 0 of its file.
 - ``inbox`` is where rank 0 takes the other ranks' messages, and drops those of dropped saves.
 - ``publisher`` makes a save durable in the store, together with the other ranks.
 - ``writer`` owns the threads.

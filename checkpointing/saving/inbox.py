@@ -1,6 +1,6 @@
 """Rank 0's messages of saves: each is taken once, and those of dropped saves are deleted.
 
-A receipt may have a hundred kilobytes, and the mailbox keeps what nobody takes. A rank may also post after
+The mailbox keeps what nobody takes, and a receipt may have a hundred kilobytes. A rank may also post after
 its save was dropped. Each rank carries its saves one after the other: once a message of a later save has come
 from it, none comes for an earlier one.
 """

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import verify
-from checkpointing.format.manifest import Cut, FilePart, decode_part, encode_part, manifest_of
+from checkpointing.format.manifest import Cut, FilePart
+from checkpointing.format.records import Table
 from checkpointing.generations.deletion import AGAIN_AFTER_S
 from checkpointing.generations.garbage import sweep
 from checkpointing.generations.repository import Repository
@@ -23,6 +24,7 @@ from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Verified
 from checkpointing.saving.findings import HourlyFinding, not_deleted_text
 from checkpointing.saving.inbox import READ, WRITTEN, Inbox, message_name
+from checkpointing.saving.receipts import Receipt, decode_receipt, encode_receipt, merged
 from checkpointing.saving.save import Mailbox, Save, SaveFailed, Tally
 from checkpointing.stores.contract import StoreError
 
@@ -32,12 +34,15 @@ _VERIFIED = b"verified"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingAttempt:
-    """Settings that hold for all saves of one rank in one attempt."""
+    """Settings that hold for all saves of one rank in one attempt. ``table`` has the tensors that rank 0 has
+    told all ranks of, see ``receipts``.
+    """
 
     rank: int
     term: int
     deadline_s: float
     retention: Retention = field(default_factory=Retention)
+    table: Table | None = None
 
 
 class Publisher:
@@ -81,7 +86,7 @@ class Publisher:
     def _publish(self, save: Save, release: Callable[[], None]) -> str | None:
         self._upload(save)
         release()
-        self._post(save.cut, WRITTEN, encode_part(save.cut, save.part))
+        self._post(save.cut, WRITTEN, encode_receipt(save.cut, save.part, self._attempt.table))
         if self._attempt.rank == 0:
             self._commit(save.cut)
         self._post(save.cut, READ, self._read_back(save.cut, save.part))
@@ -99,17 +104,18 @@ class Publisher:
             raise
 
     def _commit(self, cut: Cut) -> None:
-        parts = [self._part_of(cut, rank) for rank in range(cut.world_size)]
-        generation = self._repository.commit(manifest_of(cut, parts), term=self._attempt.term)
+        receipts = [self._receipt_of(cut, rank) for rank in range(cut.world_size)]
+        manifest = merged(cut, receipts, self._attempt.table)
+        generation = self._repository.commit(manifest, term=self._attempt.term)
         self._unsettled.remove(cut.generation)
         self._tally.num_committed += 1
         self._tally.durable(generation)
 
-    def _part_of(self, cut: Cut, rank: int) -> FilePart:
+    def _receipt_of(self, cut: Cut, rank: int) -> Receipt:
         found = self._inbox.take(cut, WRITTEN, rank, self._attempt.deadline_s)
         if found.startswith(_FAILED):
             raise SaveFailed(f"rank {rank} {found.decode()}")
-        return decode_part(found)[1]
+        return decode_receipt(found, cut, rank)
 
     def _read_back(self, cut: Cut, part: FilePart) -> bytes:
         try:
@@ -140,7 +146,7 @@ class Publisher:
         if committed is None:
             raise SaveFailed("not verified, because it was given up meanwhile")
         try:
-            self._repository.manifest(committed)
+            self._repository.manifest(committed, with_shards=False)
         except Corrupt as error:
             self._tally.damaged()
             self._repository.quarantine(name, f"manifest: {error}", term=self._attempt.term)

@@ -14,11 +14,11 @@ class TooLarge(Exception):
     """The object is larger than what is ever read of its kind. The message says how large it is."""
 
 
-def get_bounded(store: Store, name: str, *, most_bytes: int) -> bytes:
-    """Returns the object's bytes. Raises ``TooLarge`` instead of reading more than ``most_bytes`` and one,
-    and what ``Store.get_range`` raises.
+def get_bounded(store: Store, name: str, *, most_bytes: int, likely_bytes: int | None = None) -> bytes:
+    """Returns the object's bytes, with one request if it has at most ``likely_bytes``. Raises ``TooLarge``
+    instead of reading more than ``most_bytes`` and one, and what ``Store.get_range`` raises.
     """
-    at_once = min(_FIRST_BYTES, most_bytes + 1)
+    at_once = min(_FIRST_BYTES if likely_bytes is None else likely_bytes + 1, most_bytes + 1)
     if (data := _fewer_than(store, name, at_once)) is not None:
         return data
     num_bytes = store.size(name)

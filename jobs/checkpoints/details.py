@@ -45,7 +45,7 @@ class GenerationDetails:
 def portray(repository: Repository, generation: Generation) -> GenerationDetails:
     contents, problem = None, None
     try:
-        contents = _contents(repository.manifest(generation))
+        contents = _contents(repository.manifest(generation, with_shards=False))
     except Corrupt as error:
         problem = str(error)
     events = tuple(_event(one) for one in repository.records() if generation.name in _names_in(one))

@@ -2,6 +2,8 @@
 
 If a generation can't be loaded, all ranks refuse it and try the next older one. If its bytes are wrong, it is
 quarantined too. All bytes are compared with their digests before they are used.
+
+Of a manifest in pieces, rank 0 reads what all ranks need, and each rank the pieces that it needs itself.
 """
 
 from collections.abc import Sequence
@@ -15,12 +17,11 @@ from checkpointing.format.manifest import (
     Cut,
     FilePart,
     Manifest,
-    decode_manifest,
-    encode_manifest,
     manifest_of,
 )
 from checkpointing.format.reshard import plan
 from checkpointing.generations.choice import Candidate, Decision, OnDisk, choose
+from checkpointing.generations.manifests import InPieces, StoredManifest, opened, with_parts
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Load
 from checkpointing.saving.local_tier import LocalTier
@@ -69,10 +70,16 @@ class _Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offer:
-    """Rank 0's choice for all ranks: a generation with its manifest, or a problem that ends the attempt."""
+    """Rank 0's choice for all ranks: a generation with its manifest, or a problem that ends the attempt.
+
+    ``stored`` is the manifest as rank 0 has read it. ``shares`` are those of the generation on this node's
+    disk, if all nodes have what they need of it; else None.
+    """
 
     decision: Decision | None
-    manifest: Manifest | None = None
+    stored: StoredManifest | None = None
+    manifest: Manifest | InPieces | None = None
+    shares: Sequence[tuple[Cut, FilePart]] | None = None
     problem: Exception | None = None
 
 
@@ -144,9 +151,8 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
                 is_own=is_own,
             )
         random, order = RandomState(context.rank, context.device), _order_of(offer.manifest.cut)
-        problem = _load(context, state, source, offer.manifest, random)
-        if problem is None:
-            cut = offer.manifest.cut
+        cut, loaded = offer.manifest.cut, _load(context, state, source, offer, random)
+        if isinstance(loaded, Manifest):
             return ResumePoint(
                 step=cut.step,
                 position=cut.state["position"],
@@ -154,13 +160,13 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
                 trail=trail,
                 is_own=is_own,
                 term=cut.term if is_own else None,
-                warning=_restore_random(context, random, offer.manifest),
+                warning=_restore_random(context, random, loaded),
                 is_evaluation_due=is_own and cut.state.get("is_evaluation_due", False),
                 sample_order=order,
             )
-        refused[chosen.name] = problem
+        refused[chosen.name] = loaded
         if context.rank == 0 and chosen.is_stored and source.term is not None:
-            source.repository.quarantine(chosen.name, problem, term=source.term)
+            source.repository.quarantine(chosen.name, loaded, term=source.term)
 
 
 def _order_of(cut: Cut) -> SampleOrder:
@@ -180,11 +186,15 @@ def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str
     by_rank = gather([(cut, part.rank) for cut, part in shares], list[tuple[Cut, int]])
     on_disk = _complete_on_disk(by_rank, saved)
     offer = _shared_offer(_decide(saved, source, refused, on_disk) if context.rank == 0 else None)
-    if offer.manifest is not None or offer.decision is None or offer.decision.chosen is None:
+    if offer.decision is None or offer.decision.chosen is None:
         return offer
     name = offer.decision.chosen.name
+    if any(one.name == name for one in on_disk):
+        offer = replace(offer, shares=[share for share in shares if share[0].generation == name])
+    if offer.manifest is not None:
+        return offer
     try:
-        return replace(offer, manifest=_manifest_from_parts(name, shares))
+        return replace(offer, manifest=_manifest_from_parts(offer.shares or ()))
     except Corrupt as error:
         refused[name] = str(error)
         return _offer(saved, context, source, refused)
@@ -196,13 +206,15 @@ def _shared_offer(own: _Offer | None) -> _Offer:
     if own is not None:
         decision_and_problem = (own.decision, problem_of(own.problem) if own.problem else None)
     decision, problem = from_rank_0(decision_and_problem, tuple[Decision | None, Problem | None])
-    manifest = encode_manifest(own.manifest) if own and own.manifest else b""
-    data = bytes_from_rank_0(manifest, most_bytes=MOST_MANIFEST_BYTES)
+    stored = own.stored if own and own.stored else StoredManifest(data=b"")
+    data, tensors = (
+        bytes_from_rank_0(one, most_bytes=MOST_MANIFEST_BYTES) for one in (stored.data, stored.tensors)
+    )
     if own is not None:
         return own
     return _Offer(
         decision=decision,
-        manifest=decode_manifest(data) if data else None,
+        manifest=opened(StoredManifest(data=data, tensors=tensors)) if data else None,
         problem=error_of(problem) if problem else None,
     )
 
@@ -228,7 +240,8 @@ def _decide(saved: SavedRun, source: _Source, refused: dict[str, str], on_disk: 
         if source.term is not None:
             # Noted before loading: if loading crashes, the next attempt must know which generation it was.
             repository.append(Load(name=chosen.name), term=source.term)
-        return _Offer(decision=decision, manifest=_stored_manifest(repository, chosen, on_disk))
+        stored, manifest = _stored_manifest(repository, chosen, on_disk) or (None, None)
+        return _Offer(decision=decision, stored=stored, manifest=manifest)
     except Corrupt as error:
         assert chosen is not None
         refused[chosen.name] = str(error)
@@ -239,23 +252,25 @@ def _decide(saved: SavedRun, source: _Source, refused: dict[str, str], on_disk: 
         return _Offer(decision=None, problem=error)
 
 
-def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequence[OnDisk]) -> Manifest | None:
+def _stored_manifest(
+    repository: Repository, chosen: Candidate, on_disk: Sequence[OnDisk]
+) -> tuple[StoredManifest, Manifest | InPieces] | None:
     """The store's manifest; None if it can't be had and the parts on the nodes' disks must replace it."""
     found = repository.view.generation(chosen.name)
     if found is None:
         return None
     try:
-        return repository.manifest(found)
+        stored = repository.stored_manifest(found)
+        return stored, opened(stored)
     except (Corrupt, Unavailable):
         if any(one.name == chosen.name for one in on_disk):
             return None
         raise
 
 
-def _manifest_from_parts(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
+def _manifest_from_parts(shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
     """Builds the manifest of a generation from all ranks' parts, if the store has none. Collective."""
-    own = [share for share in shares if share[0].generation == name]
-    by_rank = gather(own, list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
+    by_rank = gather(list(shares), list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
     found = {part.rank: (cut, part) for of_rank in by_rank for cut, part in of_rank}
     cut = found[min(found)][0]
     return manifest_of(cut, [part for _, part in found.values()])
@@ -285,10 +300,19 @@ def _loads_what_it_saved(saved: SavedRun, cut: Cut) -> bool:
 
 
 def _load(
-    context: Context, state: TrainingState, source: _Source, manifest: Manifest, random: RandomState
-) -> str | None:
-    """Loads every rank's share; None if all did, else why not, the same text on all ranks. Collective."""
-    outcome = _fill(state, _saved_pieces(random, manifest), source, manifest)
+    context: Context, state: TrainingState, source: _Source, offer: _Offer, random: RandomState
+) -> Manifest | str:
+    """Loads every rank's share. Returns what this rank has read of the manifest, or else why not all could
+    load, the same text on all ranks. Collective.
+    """
+    assert offer.manifest is not None
+    found = offer.manifest
+    head = found.heading(context.rank) if isinstance(found, InPieces) else found
+    landing = _landing(state, _saved_pieces(random, head), head)
+    manifest: Manifest | Exception = head
+    if isinstance(found, InPieces):
+        manifest = _with_parts(context, source, found, landing, offer.shares)
+    outcome = _fill(landing, source, manifest)
     by_rank = gather(problem_of(outcome) if outcome else None, Problem | None)
     errors = {rank: error_of(problem) for rank, problem in enumerate(by_rank) if problem}
     for error in errors.values():
@@ -297,16 +321,50 @@ def _load(
     if errors:
         rank, error = next(iter(errors.items()))
         return f"rank {rank}: {error}"
+    assert isinstance(manifest, Manifest)
     state.restored(manifest)
-    return None
+    return manifest
 
 
-def _fill(
-    state: TrainingState, random: Sequence[Piece], source: _Source, manifest: Manifest
-) -> Exception | None:
+def _landing(state: TrainingState, random: Sequence[Piece], head: Manifest) -> Landing | Exception:
+    try:
+        return Landing([*state.targets(head), *random])
+    except (Unfit, Corrupt) as error:
+        return error
+
+
+def _with_parts(
+    context: Context,
+    source: _Source,
+    found: InPieces,
+    landing: Landing | Exception,
+    shares: Sequence[tuple[Cut, FilePart]] | None,
+) -> Manifest | Exception:
+    """Reads what this rank needs of the manifest. If one rank can't, the parts on the nodes' disks replace
+    it, if they are there. Collective.
+    """
+    manifest: Manifest | Exception = found.heading(context.rank)
+    try:
+        if isinstance(landing, Landing):
+            place = source.repository.place(found.cut.generation)
+            manifest = with_parts(place, found, landing.wants, context.rank)
+    except (Corrupt, StoreError) as error:
+        manifest = error
+    if not any(gather(isinstance(manifest, Exception), bool)) or shares is None:
+        return manifest
+    try:
+        return _manifest_from_parts(shares)
+    except Corrupt as error:
+        return error
+
+
+def _fill(landing: Landing | Exception, source: _Source, manifest: Manifest | Exception) -> Exception | None:
+    if isinstance(landing, Exception):
+        return landing
+    if isinstance(manifest, Exception):
+        return manifest
     name = manifest.cut.generation
     try:
-        landing = Landing([*state.targets(manifest), *random])
         places: list[GenerationPlace] = [source.disk.place(name)] if source.disk else []
         places.append(source.repository.place(name))
         fill(manifest, plan(manifest, landing.wants), landing.buffers, places)
@@ -330,7 +388,8 @@ def _restore_random(context: Context, random: RandomState, manifest: Manifest) -
     if not _saved_pieces(random, manifest):
         return None
     random.restore()
-    recorded, found = manifest.parts[context.rank].state["canary"], digest_of_next_numbers(context.device)
+    own = next(part for part in manifest.parts if part.rank == context.rank)
+    recorded, found = own.state["canary"], digest_of_next_numbers(context.device)
     if found == recorded:
         return None
     return f"rank {context.rank}: random numbers go on otherwise than recorded; other versions of libraries?"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart, file_name
+from checkpointing.format.records import Table, table_of
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import newest_good
 from checkpointing.log.history import Generation
@@ -20,6 +21,7 @@ from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
+from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.rank_mailbox import open_mailbox
 from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
@@ -29,12 +31,17 @@ from jobs.training.task.position import StepPoint
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder
 from jobs.training.task.task import Saving, Task
 
+# A message of rank 0 to all may have 16 MiB.
+_MOST_TOLD = 2**15
 # One is written out while the next cut is copied into the other.
 _NUM_ARENAS = 2
 
 
 class Saver:
-    """One rank's saver. It allocates and touches its memory when made: twice the size of the rank's state."""
+    """One rank's saver. It allocates and touches its memory when made: twice the size of the rank's state.
+
+    Making one is collective.
+    """
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class Saver:
             term=saved.term,
             deadline_s=saving.deadline_s,
             retention=saving.retention,
+            table=_told_by_rank_0(self._part()),
         )
         self._publisher = Publisher(repository, mailbox, attempt, self.tally)
         self._disk = local_tier(saving, saved, lambda: newest_good(repository.view))
@@ -204,6 +212,13 @@ class Saver:
             shards=self._layout.shards,
             state={"canary": digest_of_next_numbers(self._context.device)},
         )
+
+
+def _told_by_rank_0(part: FilePart) -> Table | None:
+    """The tensors of rank 0, so that no receipt need repeat them; None if they are too many. Collective."""
+    table = table_of([part])
+    is_small = len(table.tensors) <= _MOST_TOLD
+    return from_rank_0(table if is_small else None, Table | None)
 
 
 def saver_for(

@@ -7,14 +7,26 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
 from shutil import rmtree
 
 from checkpointing.errors import Corrupt, Unfit
-from checkpointing.format.manifest import Manifest, decode_manifest, decode_part, encode_manifest, encode_part
-from checkpointing.log.codec import LogRecord, decode, encode, unseal
+from checkpointing.format.manifest import (
+    IN_PIECES,
+    TENSORS,
+    Manifest,
+    decode_manifest,
+    decode_part,
+    encode_manifest,
+    encode_part,
+    piece_name,
+)
+from checkpointing.format.pieces import Encoded, decode_piece, decode_root, decode_table, in_pieces
+from checkpointing.format.records import check_records, file_part_of
+from checkpointing.log.codec import LogRecord, decode, encode, seal, unseal
 from checkpointing.log.folding import Fold, decode_fold, encode_fold
 from checkpointing.log.history import Commit
 from checkpointing.log.log import read_hint
@@ -56,6 +68,7 @@ from reporting.results.records import RecordError, read_record
 from tests.unit.builders import measurement, record, run_of, sweep
 from tests.unit.fuzzing.child import Parser
 from tests.unit.fuzzing.packing import PACKING
+from tests.unit.layouts import generation_of, rows, tensors_of
 from tests.unit.small_generations import cut_of, generation, good, part_of, view_of
 
 ROOT = Path(__file__).parents[3]
@@ -79,12 +92,12 @@ def as_object(name: str, read: Callable[[MemoryStore], object]) -> Callable[[byt
     return put_and_read
 
 
-def sealed(read: Callable[[bytes], object]) -> Callable[[bytes, Path], object]:
+def sealed(read: Callable[[bytes], object], schema: int = 1) -> Callable[[bytes, Path], object]:
     """With the digest made right, as whoever writes the whole object can make it."""
 
     def sealed_and_read(data: bytes, _: Path) -> object:
         digest = hashlib.sha256(data).hexdigest().encode()
-        return read(b'{"schema":1,"sha256":"%s","body":%s}' % (digest, data))
+        return read(b'{"schema":%d,"sha256":"%s","body":%s}' % (schema, digest, data))
 
     return sealed_and_read
 
@@ -185,6 +198,37 @@ def manifest() -> bytes:
     return as_json(unseal(encode_manifest(Manifest(cut=cut, parts=(part_of(cut, 0),)))))
 
 
+@cache
+def in_some_pieces() -> Encoded:
+    return in_pieces(generation_of(tensors_of(9), rows, 3))
+
+
+def root() -> bytes:
+    return as_json(unseal(in_some_pieces().root, IN_PIECES))
+
+
+def beside(name: str, data: bytes) -> Encoded:
+    """The manifest with ``data`` for the object ``name``, whose size and digest the root names."""
+    body = json.loads(root())
+    row = body["tensors"] if name == TENSORS else body["pieces"][0]
+    at = 0 if name == TENSORS else 2
+    row[at : at + 2] = [len(data), hashlib.sha256(data).hexdigest()]
+    objects = {**in_some_pieces().objects, name: data}
+    return replace(in_some_pieces(), root=seal(body, IN_PIECES), objects=objects)
+
+
+def as_beside(name: str) -> Callable[[bytes, Path], object]:
+    def read(data: bytes, _: Path) -> object:
+        encoded = beside(name, data)
+        found = decode_root(encoded.root)
+        table = decode_table(found, encoded.objects[TENSORS])
+        records = decode_piece(found.pieces[0], encoded.objects[piece_name(0)])
+        check_records(found.cut, table, records)
+        return [file_part_of(table, record) for record in records]
+
+    return read
+
+
 def part() -> bytes:
     cut = cut_of(10, term=1, number=1)
     return as_json(unseal(encode_part(cut, part_of(cut, 0))))
@@ -280,6 +324,13 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "prices": Parser(read=in_file("prices.yaml", read_prices), refusals=(SpecError,), samples=(PRICES,)),
     "manifest": Parser(read=sealed(decode_manifest), refusals=(Corrupt,), samples=(manifest(),)),
+    "root": Parser(read=sealed(decode_root, IN_PIECES), refusals=(Corrupt,), samples=(root(),)),
+    "tensors": Parser(
+        read=as_beside(TENSORS), refusals=(Corrupt,), samples=(in_some_pieces().objects[TENSORS],)
+    ),
+    "piece": Parser(
+        read=as_beside(piece_name(0)), refusals=(Corrupt,), samples=(in_some_pieces().objects[piece_name(0)],)
+    ),
     "part": Parser(read=sealed(decode_part), refusals=(Corrupt,), samples=(part(),)),
     "record": Parser(read=sealed(lambda data: decode(data, 3)), refusals=(Corrupt,), samples=(log_record(),)),
     "fold": Parser(read=sealed(lambda data: decode_fold(data, "r")), refusals=(Corrupt,), samples=(fold(),)),

@@ -20,6 +20,8 @@ from jobs.cli.__main__ import main
 from tests.unit.printed import checked
 from tests.unit.small_generations import RUN, Ranks, content, load, names
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 LOG, HINT, GEN = f"runs/{RUN}/log", f"runs/{RUN}/hint.json", f"runs/{RUN}/gen"
 TWO = Retention(last=2, best=0)
 

@@ -17,6 +17,8 @@ from checkpointing.log.log import Log
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import RUN, Ranks, cut_of, file_of
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 HINT = f"runs/{RUN}/hint.json"
 
 

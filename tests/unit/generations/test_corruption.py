@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import Corrupt
+from checkpointing.format import pieces
 from checkpointing.format.loading import verify
 from checkpointing.format.manifest import Cut, FilePart, Manifest, manifest_of
 from checkpointing.generations.choice import OnDisk, choose
@@ -26,14 +27,17 @@ LOCAL_ONLY = 40
 Objects = Mapping[str, bytes]
 
 
-@pytest.fixture(scope="module")
-def stored() -> Objects:
+@pytest.fixture(scope="module", params=["one object", "pieces"])
+def stored(request: pytest.FixtureRequest) -> Objects:
     """A run with three good generations."""
     store = MemoryStore()
     repository = Repository(store, RUN)
     ranks = Ranks(repository, repository.take_over("first"), world_size=NUM_RANKS)
-    for step in STEPS:
-        ranks.save(step)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "pieces":
+            patch.setattr(pieces, "MOST_IN_ONE_OBJECT", 0)
+        for step in STEPS:
+            ranks.save(step)
     return {name: store.get(name) for name in store.list("runs")}
 
 

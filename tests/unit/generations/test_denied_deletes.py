@@ -18,6 +18,8 @@ from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
 from tests.unit.small_generations import RUN, Letters, Ranks, cut_of, file_of, names, save_of
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 TWO = Retention(last=2, best=0)
 NOW = datetime.now(UTC)
 

@@ -19,6 +19,8 @@ from checkpointing.stores.contract import Store
 from checkpointing.stores.local import LocalStore
 from tests.unit.small_generations import RUN, Ranks, cut_of, file_of, generation, names, part_of
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 KEYS = {"ours": b"k" * 32, "another": b"x" * 32}
 PLANTED = Commit(generation=generation(7))
 

@@ -16,6 +16,8 @@ from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import RUN, Ranks, content, cut_of, file_of, load
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 NOW = datetime.now(UTC)
 
 

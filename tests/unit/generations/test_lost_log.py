@@ -20,6 +20,8 @@ from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import RUN, Ranks, content, cut_of, file_of, load, names, part_of
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 LOG, HINT, GEN = f"runs/{RUN}/log", f"runs/{RUN}/hint.json", f"runs/{RUN}/gen"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 STEPS = (10, 20, 30, 40, 50)

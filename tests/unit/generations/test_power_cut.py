@@ -89,6 +89,7 @@ def cut_short(inner: Store, cut_at: int, *, after: bool) -> int:
     return steps[-1]
 
 
+@pytest.mark.usefixtures("each_form")
 def test_a_power_cut_at_any_storage_call_leaves_a_whole_newest_generation() -> None:
     total = num_calls(MemoryStore(), lambda store: live(store, lambda step: None))
     cuts = [(cut_at, after) for cut_at in range(1, total + 1) for after in (False, True)]

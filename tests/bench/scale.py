@@ -1,0 +1,141 @@
+"""What a save and a resume cost in manifests and receipts at many ranks, beside the form of one object.
+
+The state has 2.2 TB. All ranks are simulated: the real code encodes and decodes what they would, over a store
+in memory. Of the form of one object one rank's receipt is measured and multiplied, because all of it would
+not fit anywhere.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from checkpointing.format.manifest import Cut, FilePart, TensorInfo, decode_part, encode_part
+from checkpointing.format.pieces import Encoded, ObjectRef, needed
+from checkpointing.format.records import Record, Table, table_of
+from checkpointing.format.reshard import Want, plan
+from checkpointing.generations.manifests import InPieces, opened, with_parts
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Generation
+from checkpointing.saving.receipts import Receipt, decode_receipt, encode_receipt, merged
+from checkpointing.stores.memory import MemoryStore
+from tests.unit import layouts
+from tests.unit.small_generations import RUN, cut_of
+
+WORLD_SIZES, NUM_TENSORS = (64, 1024, 16_384, 65_536), 4096
+MOST_BYTES_BOUND, RATIO_BOUND, RATIO_AT = 8 * 2**20, 20, 1024
+# Rows enough that each rank has some of each tensor.
+NUM_ROWS = 65_536
+
+
+def main(world_sizes: Sequence[int] = WORLD_SIZES, num_tensors: int = NUM_TENSORS) -> bool:
+    are_met = [_measure(world_size, num_tensors) for world_size in world_sizes]
+    return all(are_met)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cost:
+    num_bytes: int
+    cpu_s: float
+
+    def text(self) -> str:
+        return f"{self.num_bytes / 2**20:,.2f} MiB, {self.cpu_s:,.3f} CPU-s"
+
+
+def _measure(world_size: int, num_tensors: int) -> bool:
+    tensors = [
+        TensorInfo(
+            name=f"param/model.layers.{number}.weight", dtype="F32", shape=(NUM_ROWS, 1024 * (1 + number % 3))
+        )
+        for number in range(num_tensors)
+    ]
+    cut = cut_of(10, term=1, number=1, world_size=world_size)
+    parts = [_part(tensors, rank, world_size) for rank in (0, world_size - 1)]
+    table = table_of(parts[:1])
+    encoded, ours = _through_rank_0(cut, table, parts[-1], world_size)
+    receipts, read = _of_one_object(cut, parts[-1])
+    largest = max(len(encoded.root), *map(len, encoded.objects.values()))
+    store = MemoryStore()
+    repository = Repository(store, RUN)
+    generation = repository.commit(encoded, term=repository.take_over("bench"))
+    same = _resume(repository, generation, tensors, world_size)
+    half = _resume(repository, generation, tensors, world_size // 2)
+    ratios = receipts.num_bytes / ours.num_bytes, receipts.cpu_s / ours.cpu_s
+    print(f"manifests at {world_size:,} simulated ranks x {num_tensors:,} tensors")
+    print(f"  largest object   {largest / 2**20:,.2f} MiB of {len(encoded.objects) + 1} (bound 8 MiB)")
+    print(
+        f"  through rank 0   {ours.text()}; one object: {receipts.text()}, "
+        f"{ratios[0]:,.0f}x and {ratios[1]:,.0f}x (bound {RATIO_BOUND}x at {RATIO_AT:,})"
+    )
+    print(f"  a rank resumes   {same.text()}; from twice the ranks {half.text()}; one object: {read.text()}")
+    is_small = largest <= MOST_BYTES_BOUND
+    return is_small and (world_size != RATIO_AT or min(ratios) >= RATIO_BOUND)
+
+
+def _part(tensors: Sequence[TensorInfo], rank: int, world_size: int) -> FilePart:
+    held = [(one, layouts.rows(one, rank, world_size)) for one in tensors]
+    return layouts.part(rank, [*held, *((one, (0, one.num_elements)) for one in layouts.own_of(rank))])
+
+
+def _through_rank_0(cut: Cut, table: Table, part: FilePart, world_size: int) -> tuple[Encoded, _Cost]:
+    """All receipts are read and merged. Ranks have equal shares, so one rank's receipt stands for all."""
+    receipt = encode_receipt(cut, part, table)
+    own = decode_receipt(receipt, cut, part.rank)
+    assert isinstance(own, Record)
+    started = time.process_time()
+    found: list[Receipt] = []
+    for rank in range(world_size):
+        decode_receipt(receipt, cut, part.rank)
+        found.append(replace(own, rank=rank))
+    encoded = merged(cut, found, table)
+    assert isinstance(encoded, Encoded)
+    cpu_s = time.process_time() - started
+    num_bytes = len(receipt) * world_size + len(encoded.root) + encoded.num_bytes_beside
+    return encoded, _Cost(num_bytes=num_bytes, cpu_s=cpu_s)
+
+
+def _of_one_object(cut: Cut, part: FilePart) -> tuple[_Cost, _Cost]:
+    """What goes through rank 0, and what each rank reads to resume: one rank's part of both, multiplied."""
+    started = time.process_time()
+    data = encode_part(cut, part)
+    encoded_s = time.process_time() - started
+    started = time.process_time()
+    decode_part(data)
+    decoded_s = time.process_time() - started
+    read = _Cost(num_bytes=len(data) * cut.world_size, cpu_s=decoded_s * cut.world_size)
+    # Rank 0 takes the receipts, and writes as much again.
+    total_s = (encoded_s + decoded_s) * cut.world_size
+    return _Cost(num_bytes=2 * read.num_bytes, cpu_s=total_s), read
+
+
+def _resume(
+    repository: Repository, generation: Generation, tensors: Sequence[TensorInfo], world_size: int
+) -> _Cost:
+    """The last rank of ``world_size`` reads what it needs; what rank 0 reads for all counts too."""
+    rank = world_size - 1
+    wants = [
+        Want(tensor=one.name, start=start, length=length, num_elements=one.num_elements, dtype=one.dtype)
+        for one in tensors
+        for start, length in [layouts.rows(one, rank, world_size)]
+    ]
+    started = time.process_time()
+    stored = repository.stored_manifest(generation)
+    found = opened(stored)
+    assert isinstance(found, InPieces)
+    place = repository.place(generation.name)
+    manifest = with_parts(place, found, wants, rank)
+    plan(manifest, wants)
+    cpu_s = time.process_time() - started
+    names = {ref.name for ref in _needed_refs(found, wants, rank)}
+    num_bytes = len(stored.data) + len(stored.tensors)
+    num_bytes += sum(repository.store.size(f"{place.folder}/{name}") for name in names)
+    return _Cost(num_bytes=num_bytes, cpu_s=cpu_s)
+
+
+def _needed_refs(found: InPieces, wants: Sequence[Want], rank: int) -> list[ObjectRef]:
+    spans = [(want.tensor, want.start, want.start + want.length) for want in wants]
+    return [piece.ref for piece in needed(found.root, found.table, spans, rank).pieces]
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)
