@@ -94,7 +94,8 @@ def test_a_run_that_stopped_is_the_run_that_did_not_at_any_cut_of_its_step(tmp_p
     store = tmp_path / "store"
     assert digests_of(newest_manifest(store, "stopped")) == digests_of(newest_manifest(store, "alone"))
     assert abs(cut.end.loss - alone.end.loss) < 1e-4
-    assert abs(causal.end.loss - alone.end.loss) > 1e-3
+    # Another loss, but a mean over what is learnt alike: one label in thirteen is missing.
+    assert 1e-3 < abs(causal.end.loss - alone.end.loss) < 0.2
 
 
 @pytest.mark.soak

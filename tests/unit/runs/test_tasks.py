@@ -20,7 +20,7 @@ from jobs.recovery.policy import Policy
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.tasks import Beginning, Tasks, beginning
 from jobs.training.data.shard_ledger import LedgerWriter
-from jobs.training.task.task import Origin, Task, Tokens
+from jobs.training.task.task import Mixture, Origin, Task, Tokens, WeightedTokens
 from jobs.training.task.token_index import KnownShard, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
 from tests.unit.builders import group
@@ -100,7 +100,7 @@ class Start:
     store: MemoryStore = field(default_factory=MemoryStore)
     fresh: bool = False
     resume: str = "latest"
-    tokens: Tokens | None = None
+    tokens: Tokens | Mixture | None = None
     listens: Callable[[float], None] | None = None
 
     def __post_init__(self) -> None:
@@ -135,6 +135,19 @@ def test_an_attempt_knows_what_the_attempts_of_its_life_found_out_about_shards()
         assert tokens.ledger is not None
         LedgerWriter(store, tokens.ledger, term=task.term, rank=0).write([seen])
     assert start.begin_with_tokens()[1].known == (seen,)
+
+
+def test_sources_of_a_mixture_whose_shards_have_the_same_names_are_known_apart() -> None:
+    store = MemoryStore()
+    names = ("web", "code")
+    mixture = Mixture(sources=tuple(WeightedTokens(name=name, weight=1, tokens=TOKENS) for name in names))
+    first = Start(store=store, tokens=mixture).tasks.make(1, 0.0)
+    for one, sha256 in zip(first.places, ("a" * 64, "b" * 64), strict=True):
+        assert one.known == () and one.ledger is not None
+        seen = KnownShard(name="a.bin", sha256=sha256, versions=("1",))
+        LedgerWriter(store, one.ledger, term=first.term, rank=0).write([seen])
+    again = Start(store=store, tokens=mixture).tasks.make(1, 0.0)
+    assert [shard.sha256[0] for one in again.places for shard in one.known] == ["a", "b"]
 
 
 def another_takes_over(store: MemoryStore) -> None:

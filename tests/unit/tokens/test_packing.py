@@ -26,7 +26,7 @@ from jobs.packing.pieces import InputError, InputPiece, InputSource, PackingFail
 from jobs.packing.shard import dtype_for, pack_piece
 from jobs.packing.sources import find_sources, left_out
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe, read_recipe
-from jobs.training.task.token_index import INDEX, Vocabulary
+from jobs.training.task.token_index import INDEX, Vocabulary, from_json
 
 TOKENIZER = ByteTokenizer()
 END = [256]
@@ -328,7 +328,7 @@ def test_a_tokenizers_file_is_used_with_the_usual_end_or_the_one_that_is_named(t
     assert 4 not in found.ids("a </s> b")
     assert (found.num_special("a </s> b </s><pad>"), found.num_special("a b")) == (3, 0)
     assert list(read_recipe(str(file), None, reads_special=True).open().ids("a </s> b")) == [0, 4, 1]
-    assert found.end_id == 4
+    assert found.end_id == found.vocabulary.end_id == 4
     assert found.vocabulary.size == 5
     assert found.vocabulary.digest == hashlib.sha256(file.read_bytes()).hexdigest()
     assert read_recipe(str(file), "<pad>").open().end_id == 3
@@ -431,6 +431,9 @@ def test_input_of_one_piece_is_packed_without_a_ray(
     assert main(["pack", "a.txt", "--out", "new"]) == 0
     assert "1 document, 9 tokens of bytes (vocabulary 257) in 1 shard:" in capsys.readouterr().out
     assert len(list(LocalStore(tmp_path).list("new"))) == 2
+    index = from_json((tmp_path / "new" / INDEX).read_bytes(), "new")
+    assert index.vocabulary == ByteTokenizer.vocabulary
+    assert index.vocabulary.end_id == ByteTokenizer.end_id
 
 
 @pytest.mark.usefixtures("_without_ray")
