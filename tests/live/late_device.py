@@ -28,6 +28,8 @@ from cluster.probe import door
 
 LATE = torch.device("lazy", 0)
 POISON = 77
+# More than the copies of a step's batches, less than a step.
+FEW = 8
 _HOST, _SHAPES = torch.device("cpu"), torch.device("meta")
 _COPIES = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy")
 
@@ -78,7 +80,7 @@ class LateEvent:
         self._late.work(lambda: self._at is None, self._stream)
         if threading.get_ident() == self._late.owner:
             self._late.events_waited_for += 1
-            self._late.starved += is_late and self._late.num_pending == 0
+            self._late.starved += is_late and self._late.num_pending < FEW
 
     def elapsed_time(self, end: LateEvent) -> float:
         if self._at is None or end._at is None:
@@ -92,8 +94,8 @@ class LateEvent:
 class LateDevice:
     """``waits`` counts the waits for all its work, ``events_waited_for`` those for one event. ``unpinned``
     counts copies with host memory that is not pinned, for which a real device might have waited. ``starved``
-    counts the waits for an event after which the device had nothing to do. Events count in the thread that
-    made this object.
+    counts the waits for an event after which the device had not ``FEW`` operations to do. Events count in
+    the thread that made this object.
     """
 
     def __init__(self, seed: int) -> None:

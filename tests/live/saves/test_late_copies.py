@@ -1,5 +1,7 @@
 """Saves and restores wait for copies, on whichever kind of device: see ``tests.live.late_device``."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -34,6 +36,21 @@ def test_the_device_is_as_late_as_a_device_may_be() -> None:
         assert host.tolist() == [1.0] * 3
         assert (there * 2).cpu().tolist() == [2.0] * 3
     assert late.waits == 2
+
+
+def test_its_streams_are_in_order_each_and_in_no_order_among_them() -> None:
+    orders = set()
+    for seed in range(20):
+        late, done = LateDevice(seed), list[str]()
+        for stream, name in ((0, "a"), (1, "b"), (0, "c"), (1, "d")):
+            with late.on_stream(stream):
+                late.enqueue(partial(done.append, name))
+        late.synchronize()
+        orders.add("".join(done))
+    assert len(orders) > 3
+    assert all(
+        order.index("a") < order.index("c") and order.index("b") < order.index("d") for order in orders
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
