@@ -2,6 +2,7 @@
 
 import os
 import platform
+import socket
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,15 @@ def this_machine() -> Inventory:
 def num_cpus() -> int:
     """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def interfaces() -> dict[str, list[str]]:
+    """Returns the addresses of each network interface, IPv4 before IPv6."""
+    found = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        kinds = (socket.AF_INET, socket.AF_INET6)
+        found[name] = [one.address.split("%")[0] for kind in kinds for one in addresses if one.family == kind]
+    return found
 
 
 def _memory_bytes() -> int:

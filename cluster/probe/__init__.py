@@ -2,7 +2,8 @@
 
 ``node`` collects the ``node_facts`` from ``host`` (versions, disk, memory) and ``device`` (matrix products,
 copies). ``links`` measures all-reduce between processes. Each process has one ``link_seat``, and they join
-in a ``meeting``. The ``door`` to torch's devices is here for trainings too.
+in a ``meeting``: ``interfaces`` says by which address, and ``roll_call`` who came and who reaches whom.
+The ``door`` to torch's devices is here for trainings too.
 
 ``versions`` says which versions of its libraries Longhaul works with.
 """

@@ -21,7 +21,7 @@ from cluster.local_ray.variables import variables
 from cluster.probe import door
 from cluster.probe.device import time_of_batch
 from cluster.probe.link_seat import LinkSeat
-from cluster.probe.meeting import is_of_one_machine, join, meet_in, on_loopback
+from cluster.probe.meeting import join, meet_in, on_the_way_to
 from cluster.probe.node_facts import LinkRate
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def all_reduce(seat: LinkSeat) -> LinkRate:
     """
     device = torch.device("cpu") if seat.device is None else door.take(seat.device)
     backend = door.collective_backend(device)
-    with variables(on_loopback() if is_of_one_machine(seat.meeting) else {}):
+    with variables(on_the_way_to(seat.meeting)):
         join(
             seat.meeting,
             backend,

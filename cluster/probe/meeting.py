@@ -18,6 +18,7 @@ Running code is impossible even then: nothing that is sent is unpickled.
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from errno import EADDRNOTAVAIL
 from hmac import compare_digest
@@ -25,6 +26,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from cluster.probe.interfaces import towards
+from cluster.probe.roll_call import COMING_S, REMEDY, Unmet, all_met, connecting_s, told_if_late
 from cluster.run_key import KEY_BYTES, mac
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 _FILE, _TCP = "file://", "tcp://"
 _BACKLOG = 1024
+# A first packet that is lost is sent again after 1, 3 and 7 seconds.
+_KNOCK_S = 20.0
 # Held from ``meet_at`` until rank 0 joins: otherwise another process could take the port.
 _listening: dict[str, socket.socket] = {}
 
@@ -87,6 +92,11 @@ def on_loopback() -> dict[str, str]:
     return {name: value for name, value in ON_LOOPBACK.items() if name not in os.environ}
 
 
+def on_the_way_to(meeting: str) -> dict[str, str]:
+    """Returns the variables to set before groups are made, so that ranks take addresses that others reach."""
+    return on_loopback() if is_of_one_machine(meeting) else towards(_place_of(meeting)[0])
+
+
 def is_of_one_machine(meeting: str) -> bool:
     return meeting.startswith(_FILE)
 
@@ -100,24 +110,30 @@ def join(
     key: bytes,
     timeout_s: float,
     device: "torch.device | None" = None,
+    tell_late: Callable[[Unmet], None] = lambda _: None,
 ) -> None:
     """Joins the default process group. Every rank calls it with the same ``meeting`` and ``key``.
 
     With a ``device``, which is no CPU, its ranks are connected when this returns, not at their first
-    collective. Raises ``Stranger`` on all ranks if one does not know the key.
+    collective. If they connect for too long, ``tell_late`` is called in another thread, and this call goes
+    on. Raises ``Unmet`` if ranks do not come or do not reach each other, and ``Stranger`` on all ranks if one
+    does not know the key.
     """
     import torch.distributed as dist
 
     timeout = timedelta(seconds=timeout_s)
     store = _store(meeting, rank, world_size, timeout)
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device
-    )
-    try:
-        prove(key)
-    except Stranger:
-        dist.destroy_process_group()
-        raise
+    is_of_one = is_of_one_machine(meeting)
+    cards = all_met(store, rank, world_size, of_one_machine=is_of_one, within_s=min(timeout_s, COMING_S))
+    with told_if_late(cards, connecting_s(world_size), tell_late):
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device
+        )
+        try:
+            prove(key)
+        except Stranger:
+            dist.destroy_process_group()
+            raise
 
 
 def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
@@ -128,8 +144,25 @@ def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
         store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # torch does not list it
         store.set_timeout(timeout)
         return store
+    address, port = _place_of(meeting)
+    listener = _listening.pop(meeting, None) if rank == 0 else None
+    if listener is None:
+        _knock(rank, address, port)
+    return tcp_store(address, port, listener, timeout)
+
+
+def _place_of(meeting: str) -> tuple[str, int]:
     address, _, port = meeting.removeprefix(_TCP).rpartition(":")
-    return tcp_store(address, int(port), _listening.pop(meeting, None) if rank == 0 else None, timeout)
+    return address, int(port)
+
+
+def _knock(rank: int, address: str, port: int) -> None:
+    """Raises ``Unmet`` if rank 0, which listens before others know where, can't be reached from here."""
+    try:
+        socket.create_connection((address, port), _KNOCK_S).close()
+    except OSError as error:
+        text = f"rank {rank} on {socket.gethostname()} does not reach rank 0 at {address}:{port} ({error})"
+        raise Unmet(f"{text}; {REMEDY}", [rank]) from None
 
 
 def tcp_store(address: str, port: int, listener: socket.socket | None, timeout: timedelta) -> Any:

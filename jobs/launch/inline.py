@@ -6,6 +6,8 @@ collective. So the rank that failed reports its failure and the job ends; runnin
 a search for the largest micro-batch.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,11 +17,15 @@ from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from cluster.inventory import ClusterError
 from cluster.local_ray.variables import variables
 from cluster.probe import door
+from cluster.probe.interfaces import towards
 from cluster.probe.meeting import Stranger, on_loopback, prove
+from cluster.probe.roll_call import COMING_S, Unmet, all_met, connecting_s, told_if_late
+from jobs.commandline.exit_codes import EXIT_FAILED
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.causes import cause_of
 from jobs.execution.executor import MakeTask, PeersFailed
@@ -191,20 +197,33 @@ def _with_search(failure: Failure, search: BatchSearch | None) -> Failure:
     return replace(failure, search=search.ran_out() if search and failure.status == "oom" else search)
 
 
+def _end_with(problem: Unmet) -> None:
+    """Ends this rank, which waits in torch, where no exception reaches it. ``torchrun`` ends the others."""
+    print(problem, file=sys.stderr, flush=True)
+    os._exit(EXIT_FAILED)
+
+
 @contextmanager
 def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterator[torch.device]:
     device = door.take(place.local_rank) if door.is_there() else torch.device("cpu")
-    loopback = on_loopback() if place.is_of_one_machine else {}
-    with TemporaryDirectory(prefix="longhaul-") as folder, variables(loopback):
+    timeout = timedelta(seconds=collective_timeout_s)
+    network = on_loopback() if place.is_of_one_machine else towards(os.environ["MASTER_ADDR"])
+    with TemporaryDirectory(prefix="longhaul-") as folder, variables(network):
         with ended_with_torchrun():
-            dist.init_process_group(
-                door.collective_backend(device),
-                init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",
-                rank=place.rank,
-                world_size=place.world_size,
-                timeout=timedelta(seconds=collective_timeout_s),
-                device_id=None if device.type == "cpu" else device,
-            )
+            where = "env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}"
+            meeting = rendezvous(where, place.rank, place.world_size, timeout=timeout)
+            store, rank, size = next(meeting)
+            store.set_timeout(timeout)
+            cards = all_met(store, rank, size, of_one_machine=place.is_of_one_machine, within_s=COMING_S)
+            with told_if_late(cards, connecting_s(size), _end_with):
+                dist.init_process_group(
+                    door.collective_backend(device),
+                    store=store,
+                    rank=rank,
+                    world_size=size,
+                    timeout=timeout,
+                    device_id=None if device.type == "cpu" else device,
+                )
         try:
             yield device
         finally:

@@ -25,7 +25,8 @@ from checkpointing.ray_hooks import point_at
 from checkpointing.stores.contract import StoreError
 from cluster.environment import visible_devices
 from cluster.inventory import Vendor
-from cluster.probe.meeting import folder_of, is_of_one_machine, join, meet_at, meet_in, on_loopback
+from cluster.probe.meeting import folder_of, join, meet_at, meet_in, on_the_way_to
+from cluster.probe.roll_call import Unmet
 from cluster.run_key import new_key
 from jobs.execution.board import Departed, Done, Measured, Post, Raised, Ready, Searching
 from jobs.execution.messages import Started
@@ -34,7 +35,7 @@ from jobs.launch.ray_train.stop_listener import hearing
 from jobs.training.health.postmortem import dump_stacks_on_request, log_tail, oom_kills
 from jobs.training.task.context import Context
 from jobs.training.task.job import Job
-from jobs.training.task.measurement import Measurement
+from jobs.training.task.measurement import Failure, Measurement
 from jobs.training.task.search.largest_batch import BatchSearch
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
@@ -72,7 +73,11 @@ def train(told: dict[str, Assignment]) -> None:
     collective.
     """
     assignment = told["assignment"]
-    context = _meet(assignment)
+    try:
+        context = _meet(assignment)
+    except Unmet as error:
+        _post(assignment, _unmet(assignment, error))
+        raise
     _post(assignment, _ready(context))
     with watching(context.status, context.rank, lambda beat: _tell(assignment, beat)):
         if isinstance(assignment.work, Task):
@@ -159,8 +164,7 @@ def _meet(assignment: Assignment) -> Context:
     place = ray.train.get_context()
     device = _device(assignment.backend)
     meeting = os.environ[_MEETING]
-    if is_of_one_machine(meeting):
-        os.environ.update(on_loopback())
+    os.environ.update(on_the_way_to(meeting))
     join(
         meeting,
         assignment.backend,
@@ -169,6 +173,7 @@ def _meet(assignment: Assignment) -> Context:
         key=assignment.key,
         timeout_s=assignment.collective_timeout_s,
         device=None if device.type == "cpu" else device,
+        tell_late=lambda error: _tell(assignment, _unmet(assignment, error)),
     )
     return Context(
         rank=place.get_world_rank(),
@@ -177,6 +182,15 @@ def _meet(assignment: Assignment) -> Context:
         node=ray.get_runtime_context().get_node_id(),
         device=device,
         key=assignment.key,
+    )
+
+
+def _unmet(assignment: Assignment, error: Unmet) -> Raised:
+    work = assignment.work
+    return Raised(
+        run_id=work.run if isinstance(work, Task) else work[0].run_id,
+        rank=ray.train.get_context().get_world_rank(),
+        failure=Failure(status="hang", reason=str(error), phase="setup", ranks=error.ranks),
     )
 
 

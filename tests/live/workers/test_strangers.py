@@ -48,7 +48,7 @@ DEADLINE = timedelta(seconds=60)
 # Comes in as rank 1 and answers each collective of the proof, if there is one, before he sends what runs
 # wherever it is unpickled.
 STRANGER = """
-import sys, torch, torch.distributed as dist
+import json, sys, torch, torch.distributed as dist
 from datetime import timedelta
 address, proofs, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 class Evil:
@@ -57,6 +57,9 @@ class Evil:
 host, _, port = address.removeprefix("tcp://").rpartition(":")
 patience = timedelta(seconds=20)
 store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=patience)
+card = dict(rank=1, host="his", address="", interface="", port=0)
+store.set("longhaul/card/1", json.dumps(card))
+store.add("longhaul/card/count", 1)
 dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=patience)
 print("in rank 1's place", flush=True)
 for _ in range(proofs):

@@ -1,0 +1,276 @@
+"""The roll call of a group's ranks before they connect: who came, and who reaches whom.
+
+gloo and NCCL wait for a rank that they can't reach until a timeout of theirs, and then name nobody. So each
+rank first leaves a card in the store where they meet. On several machines it then tries to connect to one
+rank of each other machine, at the address that gloo will use. All ranks read the same answers, so they all
+say the same.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from ipaddress import ip_address
+from threading import Timer
+from typing import Any
+
+from cluster.probe.interfaces import NoInterface, advertised
+
+# Ranks come when they have imported torch, from a slow disk too. Their driver gives up a little later.
+COMING_S = 240.0
+# What connecting takes at most: a minute or two, longer with more ranks.
+_CONNECTING_S, _CONNECTING_PER_RANK_S = 120.0, 0.5
+# The kernel accepts, however busy the process is.
+_REACH_S = 10.0
+_AT_ONCE = 32
+_BACKLOG = 1024
+_MOST_NAMED = 8
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
+_LINGER_S = 4 * _LONGEST_PAUSE_S
+_OVER = "longhaul/over"
+_MOST_TOLD_BYTES = 16 * 2**10
+_MOST_CARD_BYTES = 1024
+REMEDY = (
+    "name the interface between the nodes (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), and open all ports "
+    "between them: ranks use ports of the kernel's choice (net.ipv4.ip_local_port_range)"
+)
+
+
+class Unmet(Exception):
+    """The ranks did not meet. ``ranks`` are those at fault."""
+
+    def __init__(self, text: str, ranks: Sequence[int]) -> None:
+        super().__init__(text)
+        self.ranks = tuple(ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a rank says of itself. ``address`` and ``interface`` are empty where gloo chooses them itself."""
+
+    rank: int
+    host: str
+    address: str = ""
+    interface: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        at = f": {self.address} by {self.interface}" if self.address else ""
+        return f"rank {self.rank} on {self.host}{at}"
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.host, self.address
+
+
+def connecting_s(num_ranks: int) -> float:
+    return _CONNECTING_S + _CONNECTING_PER_RANK_S * num_ranks
+
+
+def all_met(store: Any, rank: int, num_ranks: int, *, of_one_machine: bool, within_s: float) -> list[Card]:
+    """Returns the cards of all ranks once they came and reach each other. Every rank calls this.
+
+    Raises ``Unmet``, with the same text on all ranks that came by then.
+    """
+    try:
+        return _met(store, rank, num_ranks, of_one_machine, within_s)
+    except Unmet as problem:
+        if not store.check([_OVER]):
+            store.set(_OVER, json.dumps([str(problem), problem.ranks]))
+        if rank == 0:
+            # The store may be this process's, and ends with what follows: others read it first.
+            time.sleep(_LINGER_S)
+        raise
+
+
+def _met(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
+    host = socket.gethostname()
+    if of_one_machine:
+        return called(store, Card(rank=rank, host=host), num_ranks, within_s)
+    try:
+        interface, address = advertised()
+    except NoInterface as error:
+        raise Unmet(f"rank {rank}: {error}", [rank]) from None
+    if not address:
+        return called(store, Card(rank=rank, host=host), num_ranks, within_s)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family, backlog=_BACKLOG) as listener:
+        port = listener.getsockname()[1]
+        own = Card(rank=rank, host=host, address=address, interface=interface, port=port)
+        cards = called(store, own, num_ranks, within_s)
+        check_reach(store, own, cards)
+    return cards
+
+
+def called(store: Any, own: Card, num_ranks: int, within_s: float) -> list[Card]:
+    """Returns the cards of all ranks, rank 0's first. Every rank calls this. Raises ``Unmet``."""
+    names = [_card_name(rank) for rank in range(num_ranks)]
+    if not _shared(store, names[own.rank], asdict(own), names, within_s):
+        there = [_read(store, rank) for rank, name in enumerate(names) if store.check([name])]
+        raise _who_is_missing(there, num_ranks, within_s)
+    return [_read(store, rank) for rank in range(num_ranks)]
+
+
+def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
+    """Every rank calls this while its socket at ``own.port`` listens. Raises ``Unmet`` on all of them."""
+    firsts = [card for card in first_of_each_place(cards) if card.address]
+    missed_here = None
+    if own in firsts:
+        missed_here = [card.rank for card in _unreached([card for card in firsts if card.host != own.host])]
+    names = [_reach_name(card.rank) for card in firsts]
+    within_s = connecting_s(len(cards))
+    if not _shared(store, _reach_name(own.rank), missed_here, names, within_s):
+        silent = [card for card in firsts if not store.check([_reach_name(card.rank)])]
+        named = "; ".join(map(str, silent[:_MOST_NAMED]))
+        text = f"{named}: came, and did not say within {within_s:.0f} s whom it reaches; {REMEDY}"
+        raise Unmet(text, [card.rank for card in silent])
+    ranks = {card.rank for card in firsts}
+    missed = {
+        rank: [one for one in json.loads(store.get(_reach_name(rank))) if one in ranks] for rank in ranks
+    }
+    if problem := who_is_unreached(firsts, missed):
+        raise problem
+
+
+def _shared(store: Any, own: str, told: object, names: Sequence[str], within_s: float) -> bool:
+    """Whether all ``names`` are in the store in time. First ``told`` goes there as ``own``, if not None.
+
+    Raises ``Unmet`` if another rank has given up meanwhile.
+    """
+    counter = f"{own.rpartition('/')[0]}/count"
+    if told is not None:
+        store.set(own, json.dumps(told))
+        store.add(counter, 1)
+    end, pause_s = time.monotonic() + within_s, _FIRST_PAUSE_S
+    # One number is cheap to ask for, a thousand names are not.
+    while not (store.add(counter, 0) >= len(names) and store.check(list(names))):
+        if store.check([_OVER]):
+            raise _told(store)
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+    return True
+
+
+def first_of_each_place(cards: Sequence[Card]) -> list[Card]:
+    firsts: dict[tuple[str, str], Card] = {}
+    for card in cards:
+        firsts.setdefault(card.place, card)
+    return [*firsts.values()]
+
+
+def who_is_unreached(firsts: Sequence[Card], missed: Mapping[int, Sequence[int]]) -> Unmet | None:
+    """Says who reaches whom. ``missed`` are the ranks that each rank of ``firsts`` did not reach.
+
+    A rank that more than half of the others miss, or that misses more than half of them, is at fault. Without
+    such a rank both ends of each broken way are.
+    """
+    pairs = [(rank, other) for rank, others in missed.items() for other in others]
+    if not pairs:
+        return None
+    by_rank = {card.rank: card for card in firsts}
+    most = (len(firsts) - 1) / 2
+    at_fault = [
+        rank
+        for rank in by_rank
+        if max(sum(rank == other for _, other in pairs), len(missed.get(rank, ()))) > most
+    ]
+    # Of two machines each misses the other, or only one is known to be wrong: it has loopback to offer.
+    loopback = [rank for rank, card in by_rank.items() if card.address and _is_loopback(card.address)]
+    ranks = loopback or (at_fault if len(at_fault) < len(firsts) else []) or sorted({*sum(pairs, ())})
+    ways = [f"{by_rank[rank]} does not reach {by_rank[other]}" for rank, other in pairs[:_MOST_NAMED]]
+    more = f", and {len(pairs) - len(ways)} more ways" if len(pairs) > len(ways) else ""
+    return Unmet(f"{'; '.join(ways)}{more}; {REMEDY}", ranks)
+
+
+@contextmanager
+def told_if_late(cards: Sequence[Card], limit_s: float, tell: Callable[[Unmet], None]) -> Iterator[None]:
+    """Inside, ranks connect. ``tell`` is called in another thread if that takes longer than ``limit_s``."""
+    named = "; ".join(map(str, first_of_each_place(cards)[:_MOST_NAMED]))
+    problem = Unmet(
+        f"all {len(cards)} ranks came, and did not connect within {limit_s:.0f} s ({named}); {REMEDY}",
+        [card.rank for card in cards],
+    )
+    timer = Timer(limit_s, tell, [problem])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _who_is_missing(there: Sequence[Card], num_ranks: int, within_s: float) -> Unmet:
+    missing = sorted({*range(num_ranks)} - {card.rank for card in there})
+    return Unmet(
+        f"{_ranks(missing)} did not come within {within_s:.0f} s; {len(there)} of {num_ranks} ranks came "
+        f"({'; '.join(map(str, there[:_MOST_NAMED]))}); look into the logs of the missing, and {REMEDY}",
+        missing,
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (" and more" if len(ranks) > _MOST_NAMED else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+
+
+def _unreached(others: Sequence[Card]) -> list[Card]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [
+            card
+            for card, is_reached in zip(others, pool.map(_reaches, others), strict=True)
+            if not is_reached
+        ]
+
+
+def _reaches(card: Card) -> bool:
+    # Each machine reaches its own loopback, and with it whoever listens there.
+    if _is_loopback(card.address):
+        return False
+    try:
+        socket.create_connection((card.address, card.port), _REACH_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_loopback(address: str) -> bool:
+    return ip_address(address).is_loopback
+
+
+def _read(store: Any, rank: int) -> Card:
+    """Reads what another process wrote, which may be a stranger's."""
+    try:
+        told = json.loads(store.get(_card_name(rank))[:_MOST_CARD_BYTES])
+        address = str(ip_address(told["address"])) if told["address"] else ""
+        host, interface = (_printable(told[name]) for name in ("host", "interface"))
+        return Card(rank=rank, host=host, address=address, interface=interface, port=int(told["port"]))
+    except (ValueError, TypeError, KeyError):
+        raise Unmet(
+            f"rank {rank} says of itself what no rank does: another process is in its place", [rank]
+        ) from None
+
+
+def _told(store: Any) -> Unmet:
+    """Returns what another rank gave up for."""
+    try:
+        text, ranks = json.loads(store.get(_OVER)[:_MOST_TOLD_BYTES])
+        return Unmet(_printable(text), [int(rank) for rank in ranks])
+    except (ValueError, TypeError):
+        return Unmet("a rank gave up meeting the others, and does not say why", [])
+
+
+def _printable(text: object) -> str:
+    return "".join(letter for letter in str(text) if letter.isprintable())
+
+
+def _card_name(rank: int) -> str:
+    return f"longhaul/card/{rank}"
+
+
+def _reach_name(rank: int) -> str:
+    return f"longhaul/reach/{rank}"
