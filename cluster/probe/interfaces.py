@@ -32,8 +32,10 @@ def towards(host: str) -> dict[str, str]:
     source = source_towards(host)
     if source is None or ip_address(source).is_loopback:
         source = source_towards(_ANYWHERE) or source
-    name = interface_of(source, interfaces()) if source else None
-    return {GLOO: name} if name else {}
+    found = interfaces()
+    name = interface_of(source, found) if source else None
+    # gloo takes the interface's first address, which may be another one: then it chooses better by itself.
+    return {GLOO: name} if name and found[name][0] == source else {}
 
 
 def source_towards(host: str) -> str | None:

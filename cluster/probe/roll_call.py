@@ -11,10 +11,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any
 
 from cluster.probe.interfaces import NoInterface, advertised
@@ -30,9 +30,10 @@ _BACKLOG = 1024
 _MOST_NAMED = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
 _LINGER_S = 4 * _LONGEST_PAUSE_S
-_OVER = "longhaul/over"
-_MOST_TOLD_BYTES = 16 * 2**10
-_MOST_CARD_BYTES = 1024
+_CARD, _REACH, _OVER = "card", "reach", "longhaul/over"
+_MOST_TOLD_BYTES = 2**16
+# What strangers write may be anything.
+_NOT_AS_EXPECTED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 REMEDY = (
     "name the interface between the nodes (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), and open all ports "
     "between them: ranks use ports of the kernel's choice (net.ipv4.ip_local_port_range)"
@@ -96,57 +97,97 @@ def _met(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: 
         raise Unmet(f"rank {rank}: {error}", [rank]) from None
     if not address:
         return called(store, Card(rank=rank, host=host), num_ranks, within_s)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family, backlog=_BACKLOG) as listener:
-        port = listener.getsockname()[1]
+    with _open_port(rank, address) as port:
         own = Card(rank=rank, host=host, address=address, interface=interface, port=port)
         cards = called(store, own, num_ranks, within_s)
         check_reach(store, own, cards)
     return cards
 
 
+@contextmanager
+def _open_port(rank: int, address: str) -> Iterator[int]:
+    """Inside, whoever connects to this port is sent away at once: the kernel's queue holds only so many."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise Unmet(f"rank {rank}: nobody can listen at {address} ({error}); {REMEDY}", [rank]) from None
+    try:
+        Thread(target=_let_in, args=[listener], name="roll call", daemon=True).start()
+        yield int(listener.getsockname()[1])
+    finally:
+        with suppress(OSError):
+            # To close it would not wake the thread.
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def _let_in(listener: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            listener.accept()[0].close()
+
+
 def called(store: Any, own: Card, num_ranks: int, within_s: float) -> list[Card]:
     """Returns the cards of all ranks, rank 0's first. Every rank calls this. Raises ``Unmet``."""
-    names = [_card_name(rank) for rank in range(num_ranks)]
-    if not _shared(store, names[own.rank], asdict(own), names, within_s):
-        there = [_read(store, rank) for rank, name in enumerate(names) if store.check([name])]
-        raise _who_is_missing(there, num_ranks, within_s)
-    return [_read(store, rank) for rank in range(num_ranks)]
+    told = _shared(store, _CARD, own.rank, asdict(own), range(num_ranks), within_s)
+    if told is None:
+        there = [rank for rank in range(num_ranks) if store.check([_name(_CARD, rank)])]
+        first = [_card(rank, store.get(_name(_CARD, rank))) for rank in there[:_MOST_NAMED]]
+        raise _who_is_missing(there, first, num_ranks, within_s)
+    return [_card(rank, text) for rank, text in enumerate(told)]
 
 
 def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
-    """Every rank calls this while its socket at ``own.port`` listens. Raises ``Unmet`` on all of them."""
+    """Every rank calls this while its port is open. Raises ``Unmet`` on all of them."""
     firsts = [card for card in first_of_each_place(cards) if card.address]
     missed_here = None
     if own in firsts:
-        missed_here = [card.rank for card in _unreached([card for card in firsts if card.host != own.host])]
-    names = [_reach_name(card.rank) for card in firsts]
-    within_s = connecting_s(len(cards))
-    if not _shared(store, _reach_name(own.rank), missed_here, names, within_s):
-        silent = [card for card in firsts if not store.check([_reach_name(card.rank)])]
+        missed_here = [card.rank for card in _unreached(own, firsts)]
+    ranks, within_s = [card.rank for card in firsts], connecting_s(len(cards))
+    told = _shared(store, _REACH, own.rank, missed_here, ranks, within_s)
+    if told is None:
+        silent = [card for card in firsts if not store.check([_name(_REACH, card.rank)])] or firsts[:1]
         named = "; ".join(map(str, silent[:_MOST_NAMED]))
         text = f"{named}: came, and did not say within {within_s:.0f} s whom it reaches; {REMEDY}"
         raise Unmet(text, [card.rank for card in silent])
-    ranks = {card.rank for card in firsts}
-    missed = {
-        rank: [one for one in json.loads(store.get(_reach_name(rank))) if one in ranks] for rank in ranks
-    }
+    missed = {rank: _missed(text, ranks) for rank, text in zip(ranks, told, strict=True)}
     if problem := who_is_unreached(firsts, missed):
         raise problem
 
 
-def _shared(store: Any, own: str, told: object, names: Sequence[str], within_s: float) -> bool:
-    """Whether all ``names`` are in the store in time. First ``told`` goes there as ``own``, if not None.
+def _shared(
+    store: Any, kind: str, rank: int, told: object, ranks: Sequence[int], within_s: float
+) -> list[str] | None:
+    """Returns what ``ranks`` tell as ``kind``; None if one does not in time. First, this rank tells ``told``,
+    if that is not None. Rank 0 collects for all, so that the store is asked once for each answer.
 
     Raises ``Unmet`` if another rank has given up meanwhile.
     """
-    counter = f"{own.rpartition('/')[0]}/count"
+    names, counter, all_of_them = [_name(kind, one) for one in ranks], _name(kind, "num"), _name(kind, "all")
     if told is not None:
-        store.set(own, json.dumps(told))
+        store.set(_name(kind, rank), json.dumps(told))
         store.add(counter, 1)
-    end, pause_s = time.monotonic() + within_s, _FIRST_PAUSE_S
-    # One number is cheap to ask for, a thousand names are not.
-    while not (store.add(counter, 0) >= len(names) and store.check(list(names))):
+    end = time.monotonic() + within_s
+    if rank == 0:
+        # One number is cheap to ask for, a thousand names are not.
+        if not _until(store, lambda: store.add(counter, 0) >= len(names) and store.check(names), end):
+            return None
+        found = [store.get(name)[:_MOST_TOLD_BYTES].decode(errors="replace") for name in names]
+        store.set(all_of_them, json.dumps(found))
+        return found
+    # Rank 0 knows best who is missing.
+    if not _until(store, lambda: store.check([all_of_them]), end + _LINGER_S):
+        return None
+    collected = _parsed(store.get(all_of_them))
+    if not isinstance(collected, list) or [type(one) for one in collected] != [str] * len(names):
+        raise _impostor(0)
+    return collected
+
+
+def _until(store: Any, is_there: Callable[[], bool], end: float) -> bool:
+    pause_s = _FIRST_PAUSE_S
+    while not is_there():
         if store.check([_OVER]):
             raise _told(store)
         if time.monotonic() > end:
@@ -204,11 +245,12 @@ def told_if_late(cards: Sequence[Card], limit_s: float, tell: Callable[[Unmet], 
         timer.cancel()
 
 
-def _who_is_missing(there: Sequence[Card], num_ranks: int, within_s: float) -> Unmet:
-    missing = sorted({*range(num_ranks)} - {card.rank for card in there})
+def _who_is_missing(there: Sequence[int], first: Sequence[Card], num_ranks: int, within_s: float) -> Unmet:
+    # If all are there, rank 0 has not collected what they say.
+    missing = sorted({*range(num_ranks)} - {*there}) or [0]
     return Unmet(
         f"{_ranks(missing)} did not come within {within_s:.0f} s; {len(there)} of {num_ranks} ranks came "
-        f"({'; '.join(map(str, there[:_MOST_NAMED]))}); look into the logs of the missing, and {REMEDY}",
+        f"({'; '.join(map(str, first))}); look into the logs of the missing, and {REMEDY}",
         missing,
     )
 
@@ -218,18 +260,16 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
-def _unreached(others: Sequence[Card]) -> list[Card]:
+def _unreached(own: Card, firsts: Sequence[Card]) -> list[Card]:
+    others = [card for card in firsts if card.place != own.place]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [
-            card
-            for card, is_reached in zip(others, pool.map(_reaches, others), strict=True)
-            if not is_reached
-        ]
+        answers = list(pool.map(lambda card: _reaches(own, card), others))
+    return [card for card, is_reached in zip(others, answers, strict=True) if not is_reached]
 
 
-def _reaches(card: Card) -> bool:
+def _reaches(own: Card, card: Card) -> bool:
     # Each machine reaches its own loopback, and with it whoever listens there.
-    if _is_loopback(card.address):
+    if card.host != own.host and _is_loopback(card.address):
         return False
     try:
         socket.create_connection((card.address, card.port), _REACH_S).close()
@@ -242,17 +282,23 @@ def _is_loopback(address: str) -> bool:
     return ip_address(address).is_loopback
 
 
-def _read(store: Any, rank: int) -> Card:
+def _card(rank: int, text: str | bytes) -> Card:
     """Reads what another process wrote, which may be a stranger's."""
     try:
-        told = json.loads(store.get(_card_name(rank))[:_MOST_CARD_BYTES])
+        told = json.loads(text)
         address = str(ip_address(told["address"])) if told["address"] else ""
         host, interface = (_printable(told[name]) for name in ("host", "interface"))
-        return Card(rank=rank, host=host, address=address, interface=interface, port=int(told["port"]))
-    except (ValueError, TypeError, KeyError):
-        raise Unmet(
-            f"rank {rank} says of itself what no rank does: another process is in its place", [rank]
-        ) from None
+        port = int(told["port"])
+    except _NOT_AS_EXPECTED:
+        raise _impostor(rank) from None
+    if not 0 <= port < 2**16:
+        raise _impostor(rank)
+    return Card(rank=rank, host=host, address=address, interface=interface, port=port)
+
+
+def _missed(text: str, ranks: Sequence[int]) -> list[int]:
+    told = _parsed(text)
+    return [one for one in told if type(one) is int and one in ranks] if isinstance(told, list) else []
 
 
 def _told(store: Any) -> Unmet:
@@ -260,17 +306,24 @@ def _told(store: Any) -> Unmet:
     try:
         text, ranks = json.loads(store.get(_OVER)[:_MOST_TOLD_BYTES])
         return Unmet(_printable(text), [int(rank) for rank in ranks])
-    except (ValueError, TypeError):
+    except _NOT_AS_EXPECTED:
         return Unmet("a rank gave up meeting the others, and does not say why", [])
+
+
+def _impostor(rank: int) -> Unmet:
+    return Unmet(f"rank {rank} says what no rank does: another process is in its place", [rank])
+
+
+def _parsed(text: str | bytes) -> object:
+    try:
+        return json.loads(text)
+    except _NOT_AS_EXPECTED:
+        return None
 
 
 def _printable(text: object) -> str:
     return "".join(letter for letter in str(text) if letter.isprintable())
 
 
-def _card_name(rank: int) -> str:
-    return f"longhaul/card/{rank}"
-
-
-def _reach_name(rank: int) -> str:
-    return f"longhaul/reach/{rank}"
+def _name(kind: str, what: int | str) -> str:
+    return f"longhaul/{kind}/{what}"

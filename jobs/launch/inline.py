@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from cluster.inventory import ClusterError
@@ -213,6 +214,8 @@ def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterato
             where = "env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}"
             meeting = rendezvous(where, place.rank, place.world_size, timeout=timeout)
             store, rank, size = next(meeting)
+            # After a restart, ``torchrun`` may give the same store again, which knows the ranks of before.
+            store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             store.set_timeout(timeout)
             cards = all_met(store, rank, size, of_one_machine=place.is_of_one_machine, within_s=COMING_S)
             with told_if_late(cards, connecting_s(size), _end_with):

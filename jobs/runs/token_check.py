@@ -163,6 +163,10 @@ def _end_id(spec: RunSpec, store: Store, index: TokenIndex) -> int | None:
                 "data.end_id, or pack the data again"
             ]
         )
+    if end_id >= (size := spec.model.config.vocab_size):
+        raise SpecError(
+            [f"data.end_id: is {end_id:,}; expected an id of {spec.model.name}, which ends at {size - 1:,}"]
+        )
     return end_id
 
 

@@ -121,10 +121,11 @@ def _no_stop_request() -> None:
 
 
 def _run(job: Job, context: Context, assignment: Assignment) -> None:
+    # Before libraries are loaded, which may take longer than ranks may only talk to each other.
+    context.status.run_id, context.status.phase, context.status.step = job.run_id, "cooldown", 0
     from jobs.training.benchmark.largest import measure_job
     from jobs.training.health.failures import failure_of
 
-    context.status.run_id, context.status.phase, context.status.step = job.run_id, "cooldown", 0
     if context.rank == 0:
         _tell(assignment, Started(run_id=job.run_id))
 

@@ -1,5 +1,6 @@
 """Reads the samples of a mixture, each from its own source."""
 
+import time
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -33,7 +34,13 @@ class MixedSource:
             source.expect(own)
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
-        return all(source.wait(own, timeout_s) for source, own in self._divided(numbers))
+        end, divided = time.monotonic() + timeout_s, self._divided(numbers)
+        # All begin before one is waited for.
+        were_there = [source.wait(own, 0.0) for source, own in divided]
+        return all(
+            was_there or source.wait(own, max(0.0, end - time.monotonic()))
+            for was_there, (source, own) in zip(were_there, divided, strict=True)
+        )
 
     def _divided(self, numbers: Sequence[int]) -> list[tuple[SampleSource, list[int]]]:
         """Each source, and what is asked of it by its own numbers."""

@@ -28,6 +28,7 @@ from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 
 # A sample from object storage takes tens of milliseconds, most of them waiting.
 _NUM_READERS = 16
+_FEWEST_READERS = 2  # of each source, where there are many
 _TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
 
 
@@ -151,15 +152,15 @@ class TokenSource:
     """Reads expected samples while the step before is computed. Ids are checked when they are read."""
 
     def __init__(
-        self, tokens: Tokens, vocab_size: int, context: Context, ledger: LedgerWriter | None = None
+        self, tokens: Tokens, vocab_size: int, sources: Sequence[Source], *, num_readers: int = _NUM_READERS
     ) -> None:
-        self._sources = _open_sources(tokens, context, ledger)
+        self._sources = sources
         self._shards = Shards(self._sources[0], tokens.index)
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
         self._id_mask = ID_MASK if tokens.index.chat else ALL_BITS
-        self._readers: PrefetchPool[Tensor] = PrefetchPool(_NUM_READERS)
+        self._readers: PrefetchPool[Tensor] = PrefetchPool(num_readers)
         self._ahead: dict[int, Future[Tensor]] = {}
 
     def read(self, numbers: Sequence[int]) -> list[Tensor]:
@@ -217,16 +218,23 @@ def _token_source(task: Task, tokens: Tokens, context: Context) -> TokenSource:
     ledger = tokens.ledger and LedgerWriter(
         task.open_store(), tokens.ledger, term=task.term, rank=context.rank
     )
-    return TokenSource(tokens, task.recipe.model.vocab_size, context, ledger or None)
+    num_sources = len(task.places)
+    sources = _open_sources(tokens, context, ledger or None, num_sources=num_sources)
+    num_readers = max(_FEWEST_READERS, _NUM_READERS // num_sources)
+    return TokenSource(tokens, task.recipe.model.vocab_size, sources, num_readers=num_readers)
 
 
-def _open_sources(tokens: Tokens, context: Context, ledger: LedgerWriter | None) -> list[Source]:
-    """What samples are read from, and what that reads from in turn."""
+def _open_sources(
+    tokens: Tokens, context: Context, ledger: LedgerWriter | None, *, num_sources: int
+) -> list[Source]:
+    """What samples are read from, and what that reads from in turn; one of ``num_sources`` places."""
     keep = ledger.write if ledger else None
     store, names = open_store(tokens.url), [shard.name for shard in tokens.index.shards]
     share = slice(context.rank, None, context.world_size)
     if tokens.cache is None:
-        checked = CheckedShards(store, tokens.index, tokens.versions, names[share], tokens.known, keep)
+        checked = CheckedShards(
+            store, tokens.index, tokens.versions, names[share], tokens.known, keep, num_sources=num_sources
+        )
         checked.start()
         return [checked]
     folder, limit_bytes = Path(tokens.cache.folder), tokens.cache.limit_bytes

@@ -40,6 +40,7 @@ class CheckedShards:
 
     ``versions`` are those of the shards of ``index``, in order; without one the first that is seen counts.
     ``known`` is what earlier attempts found out, and ``keep`` gets all that this rank does, now and then.
+    ``num_sources`` are read side by side: what the first step waits for is shared among them.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class CheckedShards:
         known: Sequence[KnownShard] = (),
         keep: _Keep | None = None,
         now: Callable[[], float] = time.time,
+        num_sources: int = 1,
     ) -> None:
         self.url = store.url
         self._store = versions_of(store)
@@ -58,7 +60,8 @@ class CheckedShards:
         self._digests = _Digests(store, index, versions, known, self._is_unwanted, now)
         width, wanted = DTYPE_BYTES[index.dtype], frozenset(own)
         num_bytes = sum(shard.num_tokens * width for shard in index.shards if shard.name in wanted)
-        self._own = _Share(self._digests, own, num_bytes, self._is_unwanted, keep)
+        is_small = num_bytes * num_sources <= WAITED_FOR_BYTES
+        self._own = _Share(self._digests, own, self._is_unwanted, keep, is_small=is_small)
         weakref.finalize(self, self._is_unwanted.set)
 
     def start(self) -> None:
@@ -227,9 +230,10 @@ class _Share:
         self,
         digests: _Digests,
         names: Sequence[str],
-        num_bytes: int,
         is_unwanted: threading.Event,
         keep: _Keep | None,
+        *,
+        is_small: bool,
     ) -> None:
         self._digests = digests
         self._names = [name for name in names if name in digests.to_hash]
@@ -237,7 +241,7 @@ class _Share:
         self._keep = keep
         self._kept_s = time.monotonic()
         self._is_done = threading.Event()
-        self._is_small = num_bytes <= WAITED_FOR_BYTES
+        self._is_small = is_small
 
     def hash_all(self) -> None:
         try:

@@ -44,4 +44,6 @@ class Evaluation:
         loss = self._control.mean(torch.stack(losses).mean().item())
         if not self._samples.has_unlabelled:
             return loss
-        return loss / self._control.mean(torch.stack(shares).mean().item())
+        share = self._control.mean(torch.stack(shares).mean().item())
+        # Samples of which nothing is learnt have no loss.
+        return loss / share if share else 0.0

@@ -57,7 +57,8 @@ def epoch_ended(before: int, after: int, *, num_samples: int) -> int | None:
     return after // num_samples if after // num_samples > before // num_samples else None
 
 
-@lru_cache(maxsize=8)
+# An order of each source of a mixture, and of the epoch behind it: 40 KB each at most.
+@lru_cache(maxsize=256)
 def _drawn(num_samples: int, key: str) -> tuple[int, ...]:
     """An epoch's order, each as likely as any other (Fisher-Yates)."""
     numbers = list(range(num_samples))

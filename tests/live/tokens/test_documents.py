@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from jobs.training.data.documents import num_followed, unpack_documents
+from jobs.training.data.synthetic import Batch
+from jobs.training.loop.evaluation import Evaluation
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import materialize
+from jobs.training.task.context import Context
 from jobs.training.task.job import Recipe
 from jobs.training.task.presets import preset
 from jobs.training.task.settings import Settings
@@ -103,3 +107,34 @@ def test_every_strategy_learns_the_same_from_the_same_documents(tmp_path: Path) 
     wanted = ((one, 4, recipe_for(one, world_size=2, grad_accum=2)) for one in STRATEGIES)
     first, *others = [story.end.loss for story in runs(tmp_path, *wanted)]
     assert max(abs(loss - first) for loss in others) < 1e-4
+
+
+def test_held_out_samples_of_which_nothing_is_learnt_have_no_loss() -> None:
+    class Ends:
+        has_unlabelled = True
+
+        def wait_for(self, numbers: range, timeout_s: float) -> bool:
+            return True
+
+        def held_out(self) -> list[range]:
+            return [range(1)]
+
+        def batch(self, numbers: range) -> Batch:
+            return unpack_documents(torch.full((1, 33), END), END)
+
+    class Alone:
+        aim = None
+
+        def wait(self, is_there: object) -> None:
+            pass
+
+        def mean(self, value: float) -> float:
+            return value
+
+    class Zero:
+        def evaluate(self, ids: torch.Tensor, labels: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(())
+
+    context = Context(rank=0, world_size=1, local_rank=0, device=CPU)
+    given = cast(Any, (context, Zero(), Ends(), Alone()))
+    assert Evaluation(*given, is_due=False).work() == 0.0

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -98,28 +99,17 @@ def be_host_b_on_loopback() -> None:
 
 
 def be_host_b_behind_a_firewall() -> None:
-    """Its socket is closed before anybody comes, as if nothing got through."""
+    """Its port is closed before anybody comes, as if nothing got through."""
     be_host_b()
-    create = roll_call.socket.create_server
+    opened = roll_call._open_port
 
-    def closed(address: tuple[str, int], **settings: object) -> object:
-        listener = create(address, **settings)  # type: ignore[arg-type]  # as they came
-        port = listener.getsockname()
+    @contextmanager
+    def closed(rank: int, address: str) -> Iterator[int]:
+        with opened(rank, address) as port:
+            pass
+        yield port
 
-        class Closed:
-            def __enter__(self) -> "Closed":
-                listener.close()
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                pass
-
-            def getsockname(self) -> tuple[str, int]:
-                return port
-
-        return Closed()
-
-    roll_call.socket.create_server = closed  # type: ignore[assignment]  # as above
+    roll_call._open_port = closed
 
 
 def ranks_at(

@@ -1,9 +1,19 @@
 """Who is at fault where ranks don't reach each other, and by which interface a machine reaches its peers."""
 
+import json
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from threading import Lock
+
 import pytest
 
+from cluster.probe import interfaces, roll_call
 from cluster.probe.interfaces import advertised, interface_of, source_towards, towards
-from cluster.probe.roll_call import Card, Unmet, first_of_each_place, who_is_unreached
+from cluster.probe.roll_call import Card, Unmet, called, check_reach, first_of_each_place, who_is_unreached
+
+NUM_RANKS = 8
 
 
 def cards(*addresses: str) -> list[Card]:
@@ -73,3 +83,94 @@ def test_what_a_user_has_named_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_route_to_this_machine_itself_is_loopback() -> None:
     assert source_towards("127.0.0.1") == "127.0.0.1"
     assert source_towards("no such host.invalid") is None
+
+
+def test_an_interface_is_left_to_gloo_whose_first_address_is_not_that_of_the_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(interfaces, "source_towards", lambda host: "10.0.0.1")
+    for of_lo, expected in (["127.0.0.1", "10.0.0.1"], {}), (["10.0.0.1"], {"GLOO_SOCKET_IFNAME": "lo"}):
+        monkeypatch.setattr(interfaces, "interfaces", lambda found=of_lo: {"lo": found})
+        assert towards("somewhere") == expected
+
+
+class Store:
+    """As torch's, in this process; counts what is read."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.num_read = 0
+        self._lock = Lock()
+
+    def set(self, name: str, value: str) -> None:
+        self.held[name] = value.encode()
+
+    def get(self, name: str) -> bytes:
+        self.num_read += 1
+        return self.held[name]
+
+    def add(self, name: str, amount: int) -> int:
+        with self._lock:
+            self.held[name] = str(int(self.held.get(name, b"0")) + amount).encode()
+            return int(self.held[name])
+
+    def check(self, names: Sequence[str]) -> bool:
+        return all(name in self.held for name in names)
+
+
+def at_the_roll_call(store: Store, of_all: Sequence[Card]) -> list[Sequence[Card] | Unmet]:
+    def one(card: Card) -> Sequence[Card] | Unmet:
+        try:
+            cards = called(store, card, len(of_all), within_s=30)
+            check_reach(store, card, cards)
+        except Unmet as error:
+            return error
+        return cards
+
+    with ThreadPoolExecutor(len(of_all)) as pool:
+        return list(pool.map(one, of_all))
+
+
+def test_each_answer_is_read_once_from_the_store_and_once_by_each_rank_with_all_others() -> None:
+    store, of_all = Store(), [Card(rank=rank, host=f"host-{rank}") for rank in range(NUM_RANKS)]
+    assert at_the_roll_call(store, of_all) == [of_all] * NUM_RANKS
+    # The cards, and how the others get them and learn that nobody has an address.
+    assert store.num_read == NUM_RANKS + 2 * (NUM_RANKS - 1)
+
+
+def test_whoever_connects_is_let_in_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call, "_BACKLOG", 4)
+    monkeypatch.setattr(roll_call, "_REACH_S", 5.0)
+    with roll_call._open_port(0, "127.0.0.1") as port:
+        for _ in range(20):
+            socket.create_connection(("127.0.0.1", port), 5.0).close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port), 5.0)
+
+
+def test_machines_of_one_name_are_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call, "_reaches", lambda own, card: False)
+    same = [
+        Card(rank=rank, host="worker", address=f"10.0.0.{rank}", interface="eth0", port=1) for rank in (0, 1)
+    ]
+    found = at_the_roll_call(Store(), same)
+    assert [error.ranks for error in found if isinstance(error, Unmet)] == [(0, 1)] * 2
+
+
+def test_an_address_that_is_not_there_is_no_traceback() -> None:
+    with (
+        pytest.raises(Unmet, match=r"^rank 3: nobody can listen at 192\.0\.2\.7 "),
+        roll_call._open_port(3, "192.0.2.7"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "change", [{"port": 10**9}, {"port": float("inf")}, {"host": None, "address": 7.5}, None]
+)
+def test_what_no_rank_says_of_itself_is_told_as_that(change: dict[str, object] | None) -> None:
+    card = asdict(Card(rank=1, host="b", address="10.0.0.1", interface="eth0", port=1))
+    text = json.dumps(card | change) if change else "[" * 100_000
+    with pytest.raises(Unmet, match=r"^rank 1 says what no rank does"):
+        roll_call._card(1, text)

@@ -53,6 +53,10 @@ def test_what_ends_a_document_is_what_the_index_says_or_the_spec(place: Path) ->
     wanted = ([own], [own, "data.end_id=7"], [])
     told = [find_tokens(spec_for(place, *settings)) for settings in wanted]
     assert [one and one.end_id for one in told] == [256, 7, None]
+    with pytest.raises(
+        SpecError, match=r"^data\.end_id: is 1,000,000; expected an id of llama-tiny, which ends at "
+    ):
+        find_tokens(spec_for(place, own, "data.end_id=1000000"))
 
 
 def spec_for(place: Path, *settings: str) -> RunSpec:

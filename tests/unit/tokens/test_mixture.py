@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.training.data.mixture import Share, drawn_at, mixed_at, num_drawn, whole_weights
-from jobs.training.task.sample_order import share_of_rank
+from jobs.training.task.sample_order import _drawn, share_of_rank
 
 WEIGHTS = st.lists(st.integers(1, 60), min_size=1, max_size=7).map(tuple)
 
@@ -87,3 +87,11 @@ def test_weights_of_too_many_digits_are_refused() -> None:
         ValueError, match=r"are 1, 100,000, together 100,001, expected at most 100,000; round"
     ):
         whole_weights((1e-05, 1))
+
+
+def test_the_orders_of_many_small_sources_are_drawn_once() -> None:
+    shares = [Share(name=f"source {number}", weight=1, num_samples=40) for number in range(60)]
+    _drawn.cache_clear()
+    for position in range(60 * 40):
+        mixed_at(position, shares, seed=0)
+    assert _drawn.cache_info().misses == len(shares)

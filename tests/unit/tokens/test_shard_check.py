@@ -217,6 +217,18 @@ def test_a_large_share_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert opened(store, index, OWN).wait(timeout_s=0)
 
 
+def test_sources_side_by_side_share_what_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, index = written(tmp_path)
+    found = versions(store, index)
+    monkeypatch.setattr(shard_check, "WAITED_FOR_BYTES", 40)
+    waits = [
+        not CheckedShards(store, index, found, OWN, num_sources=number).wait(0.0) for number in (1, 2, 3)
+    ]
+    assert waits == [True, True, False]
+
+
 def test_nothing_is_hashed_for_a_reader_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Gated(LocalStore):
         begun, gate, num_reads = Event(), Event(), 0
