@@ -28,8 +28,8 @@ COMMANDS = re.findall(r"^ {4}([a-z]+)", (ROOT / "tests/golden/help_longhaul.txt"
 OUTLINE = ("What it is for", "Example", "Keys|Flags", "Exit codes", "What can go wrong")
 # These are about results and measure none themselves.
 BEGIN_WITH_RESULTS = ("report", "pull", "compare")
-# Text is packed, trained on and exported: so do `test_token_runs`, `test_export` and each command's page.
-SLOW = ("quickstarts",)
+# Each of their commands runs on its own page, in `test_token_runs` or in `test_export`.
+SLOW = ("quickstarts", "first-day")
 MOST_README_LINES = 150
 MOST_WORDS = 80
 FIRST_SCREEN = 20  # lines
