@@ -36,7 +36,7 @@ DTYPE_BYTES: Mapping[str, int] = {
 _MOST_RANKS = 2**16
 _MOST_TENSORS = 2**20
 _MOST_DIMENSIONS = 16
-_MOST_FILE_BYTES = 2**44
+MOST_FILE_BYTES = 2**44
 MOST_MANIFEST_BYTES = 2**28
 
 # Errors that values of the wrong type cause where they are first used.
@@ -228,14 +228,15 @@ def _check_part(part: FilePart, world_size: int) -> None:
 
 
 def check_file(num_bytes: int, num_digests: float) -> None:
-    demand(is_count(num_bytes) and num_bytes <= _MOST_FILE_BYTES, f"{num_bytes} bytes")
+    demand(is_count(num_bytes) and num_bytes <= MOST_FILE_BYTES, f"{num_bytes} bytes")
     demand(num_digests == ceil(num_bytes / CHUNK_BYTES), f"{num_digests:g} digests of a file")
 
 
 def check_tensor(tensor: TensorInfo) -> None:
     demand(tensor.dtype in DTYPE_BYTES, f"{tensor.name} of type {tensor.dtype!r}")
     is_shape = len(tensor.shape) <= _MOST_DIMENSIONS and all(map(is_count, tensor.shape))
-    demand(is_shape, f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
+    is_size = is_shape and is_count(tensor.num_elements)
+    demand(is_size, f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
 
 
 def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) -> None:
@@ -275,7 +276,8 @@ def _tensor(body: dict[str, Any]) -> TensorInfo:
 
 def demand(is_so: bool, found: str) -> None:
     if not is_so:
-        raise Corrupt(f"it claims {found}")
+        # The text gets into the log, if the generation is quarantined, and may have any length.
+        raise Corrupt(brief(f"it claims {found}"))
 
 
 def manifest_of(cut: Cut, parts: Iterable[FilePart]) -> Manifest:

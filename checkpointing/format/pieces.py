@@ -21,6 +21,7 @@ from typing import Any
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import (
     IN_PIECES,
+    MOST_FILE_BYTES,
     MOST_MANIFEST_BYTES,
     NOT_AS_EXPECTED,
     TENSORS,
@@ -34,6 +35,7 @@ from checkpointing.format.manifest import (
     piece_name,
 )
 from checkpointing.format.records import (
+    MOST_SPANS,
     Record,
     Table,
     check_records,
@@ -54,6 +56,8 @@ _RANKS_PER_PIECE = 64
 _MOST_PIECE_BYTES = 2**22
 # More ranges than this of tensors by exception become one that covers them.
 _MOST_RANGES = 16
+# More than ``usual_splits`` has. A reader tries each of them for each tensor that it needs.
+_MOST_SPLITS = 16
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -199,14 +203,16 @@ def decode_root(data: bytes) -> Root:
     try:
         cut = Cut(**body["cut"])
         check_cut(cut)
-        splits = [split_of(row) for row in body["splits"]]
+        demand(len(body["splits"]) <= _MOST_SPLITS, f"{len(body['splits'])} splits")
+        splits = [split_of(row, cut.world_size) for row in body["splits"]]
         root = Root(
             cut=cut,
             num_bytes=body["num_bytes"],
             tensors=_ref(TENSORS, *body["tensors"]),
             pieces=tuple(_piece(row, splits) for row in body["pieces"]),
         )
-        demand(is_count(root.num_bytes), f"{root.num_bytes} bytes of files")
+        is_size = is_count(root.num_bytes) and root.num_bytes <= cut.world_size * MOST_FILE_BYTES
+        demand(is_size, f"{root.num_bytes} bytes of files")
         _check_ranks(root)
     except NOT_AS_EXPECTED as error:
         raise Corrupt(f"a manifest lacks or misnames something: {brief(error)}") from error
@@ -228,7 +234,8 @@ def _piece(row: Sequence[Any], splits: Sequence[Split]) -> Piece:
     demand(is_count(first) and is_count(count), f"a piece of {count} ranks from {first}")
     demand(number is None or (is_count(number) and number < len(splits)), f"a split number {number}")
     ranges = tuple((begin, end) for begin, end in loose)
-    demand(all(is_count(one) for pair in ranges for one in pair), f"exceptions of {ranges[:9]}")
+    are_ranges = len(ranges) <= _MOST_RANGES and all(is_count(one) for pair in ranges for one in pair)
+    demand(are_ranges, f"exceptions of {ranges[:9]}")
     return Piece(
         first=first,
         count=count,
@@ -249,6 +256,8 @@ def decode_table(root: Root, data: bytes) -> Table:
     try:
         tensors, each = (tuple(map(_tensor, body[name])) for name in ("tensors", "each"))
         demand(len(tensors) == len({one.name for one in tensors}), "two tensors of one name")
+        num_own = len(each) * root.cut.world_size
+        demand(num_own <= MOST_SPANS, f"{num_own} tensors of single ranks")
     except NOT_AS_EXPECTED as error:
         raise Corrupt(f"{TENSORS} lacks or misnames something: {brief(error)}") from error
     return Table(tensors=tensors, each=each)
@@ -280,17 +289,21 @@ def decode_piece(piece: Piece, data: bytes) -> list[Record]:
 def needed(root: Root, table: Table, wanted: Iterable[tuple[str, int, int]], rank: int) -> "Needed":
     """Returns what must be read for ``wanted``: tensors' names, each with the first element and the end.
 
-    What belongs to ``rank`` alone is always among it.
+    What belongs to ``rank`` alone is always among it. Of what no tensor has, nothing is.
     """
     numbers = {tensor.name: number for number, tensor in enumerate(table.tensors)}
     splits = {piece.split for piece in root.pieces if piece.split}
-    tensors = [(numbers[name], start, end) for name, start, end in wanted if name in numbers]
+    tensors = [
+        (numbers[name], start, end)
+        for name, start, end in wanted
+        if name in numbers and end <= table.tensors[numbers[name]].num_elements
+    ]
     ranks = {rank} if rank < root.cut.world_size else set()
     for split in splits:
         for number, start, end in tensors:
             ranks.update(split.ranks(table.tensors[number], start, end))
     firsts = [piece.first for piece in root.pieces]
-    chosen = {bisect_right(firsts, one) - 1 for one in ranks if one < root.cut.world_size}
+    chosen = {bisect_right(firsts, one) - 1 for one in ranks}
     loose = sorted(number for number, *_ in tensors)
     chosen |= {place for place, piece in enumerate(root.pieces) if _has_any(piece.loose, loose)}
     pieces = [root.pieces[place] for place in sorted(chosen)]

@@ -25,8 +25,8 @@ from checkpointing.format.manifest import (
 from checkpointing.format.splits import Split, usual_splits
 from checkpointing.log.codec import is_count
 
-# Limit of what is computed to check a manifest without rules; above any that a writer makes in a minute.
-_MOST_SPANS = 2**26
+# Limit of what is computed to check a manifest; above any that a writer makes in a minute.
+MOST_SPANS = 2**26
 _DIGEST_CHARS = 32
 _HEX = re.compile(r"[0-9a-f]*")
 
@@ -256,7 +256,7 @@ def check_records(cut: Cut, table: Table, records: Sequence[Record]) -> None:
         split.num_ranks
     )
     loose = [number for number in exceptions if number < num_tensors] if is_regular else range(num_tensors)
-    demand(len(loose) * (len(ruled) + 1) <= _MOST_SPANS, "more exceptions than can be checked")
+    demand(len(loose) * (len(ruled) + 1) <= MOST_SPANS, "more exceptions than can be checked")
     for number in loose:
         tensor, found = table.tensors[number], exceptions.get(number, [])
         apart = {rank for rank, *_ in found}
@@ -266,6 +266,43 @@ def check_records(cut: Cut, table: Table, records: Sequence[Record]) -> None:
                 start, length = record.split.span(tensor, record.rank)
                 spans += [(start, start + length)] if length else []
         check_spans(tensor, spans)
+    _check_sizes(table, records)
+
+
+def _check_sizes(table: Table, records: Sequence[Record]) -> None:
+    """Demands that each file has room for just what its rank has, as ``_shards`` does."""
+    by_rule = {
+        split: _bytes_by_rule(table.tensors, split) for split in {one.split for one in records} if split
+    }
+    tensors = (*table.tensors, *table.each)
+    sizes = [DTYPE_BYTES[tensor.dtype] for tensor in tensors]
+    num_own = sum(one.num_elements * DTYPE_BYTES[one.dtype] for one in table.each)
+    for record in records:
+        name, split = file_name(record.rank), record.split
+        if record.base is None:
+            ends = [offset + length * sizes[number] for number, _, length, offset in record.exceptions]
+            demand(max(ends, default=0) <= record.num_bytes, f"a shard outside of {name}")
+            continue
+        end = record.base + num_own + sum(length * sizes[number] for number, _, length in record.exceptions)
+        if split and record.rank < split.num_ranks:
+            apart = {number for number, *_ in record.exceptions}
+            end += by_rule[split][record.rank]
+            end -= sum(split.span(tensors[number], record.rank)[1] * sizes[number] for number in apart)
+        demand(end == record.num_bytes, f"{end} bytes of tensors in {record.num_bytes} of {name}")
+
+
+def _bytes_by_rule(tensors: Sequence[TensorInfo], split: Split) -> list[int]:
+    """What each rank has by the rule. Tensors of one type and shape are split alike; models have few."""
+    kinds: dict[tuple[str, tuple[int, ...]], list[TensorInfo]] = defaultdict(list)
+    for tensor in tensors:
+        kinds[tensor.dtype, tensor.shape].append(tensor)
+    demand(len(kinds) * split.num_ranks <= MOST_SPANS, f"{len(kinds)} shapes of tensors")
+    found = [0] * split.num_ranks
+    for (dtype, _), alike in kinds.items():
+        size = len(alike) * DTYPE_BYTES[dtype]
+        for rank, length in enumerate(split.lengths(alike[0])):
+            found[rank] += length * size
+    return found
 
 
 def row_of(record: Record) -> list[Any]:
@@ -277,12 +314,12 @@ def split_row(split: Split | None) -> list[Any] | None:
     return None if split is None else [split.is_by_rows, split.num_splits, split.num_shares]
 
 
-def split_of(row: Sequence[Any]) -> Split:
+def split_of(row: Sequence[Any], world_size: int) -> Split:
     """Raises ``Corrupt``, or what a value of a wrong type causes, for a row that no writer makes."""
     is_by_rows, num_splits, num_shares = row
     demand(isinstance(is_by_rows, bool), f"a split by {is_by_rows!r}")
-    are_counts = all(is_count(number) and 0 < number <= 2**16 for number in (num_splits, num_shares))
-    demand(are_counts, f"a split into {row[1:]}")
+    are_counts = all(is_count(number) and number for number in (num_splits, num_shares))
+    demand(are_counts and num_splits * num_shares <= world_size, f"a split into {row[1:]}")
     return Split(is_by_rows=is_by_rows, num_splits=num_splits, num_shares=num_shares)
 
 

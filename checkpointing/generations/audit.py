@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from checkpointing.errors import Corrupt
+from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.loading import verify
 from checkpointing.format.manifest import FilePart
 from checkpointing.generations.repository import Repository
@@ -143,7 +143,7 @@ def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Audi
 def _shape_problem(repository: Repository, generation: Generation) -> str | None:
     try:
         parts = repository.manifest(generation, with_shards=False).parts
-    except Corrupt as error:
+    except (Corrupt, Unfit) as error:
         return str(error)
     folder = repository.place(generation.name).folder
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="audit") as pool:

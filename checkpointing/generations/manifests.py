@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from checkpointing.errors import Corrupt
+from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.loading import GenerationPlace
 from checkpointing.format.manifest import (
     IN_PIECES,
@@ -120,8 +120,16 @@ def manifest_bytes(place: GenerationPlace, generation: Generation) -> bytes:
 
 
 def read_for_all(place: GenerationPlace, generation: Generation) -> StoredManifest:
-    """Reads what every rank needs to see which pieces it needs."""
+    """Reads what every rank needs to see which pieces it needs.
+
+    Raises ``Unfit`` if a later version saved it in a form that this one does not know: that is no damage.
+    """
     data = manifest_bytes(place, generation)
+    if (schema := schema_of(data) or 0) > IN_PIECES:
+        raise Unfit(
+            f"{generation.name}: its manifest has schema {schema}, but this version knows those up to "
+            f"{IN_PIECES}; go on with the version that saved it"
+        )
     if not _is_in_pieces(data):
         return StoredManifest(data=data)
     return StoredManifest(data=data, tensors=_read(place, decode_root(data).tensors))

@@ -13,7 +13,7 @@ from typing import Any
 
 from checkpointing.errors import Corrupt
 from checkpointing.log import history
-from checkpointing.log.field_types import check_types
+from checkpointing.log.field_types import MOST_COUNT, check_types
 from checkpointing.log.history import Entry, Generation, LogView
 from checkpointing.stores.contract import is_name
 
@@ -64,6 +64,9 @@ class LogRecord:
 
 
 def encode(record: LogRecord) -> bytes:
+    """Raises ``ValueError`` for what a reader takes for damage: all later views would repeat it."""
+    _check(record)
+    check_types(record.view)
     return seal(
         {
             "number": record.number,
@@ -97,8 +100,7 @@ def decode(data: bytes, number: int) -> LogRecord:
             view=_view(body["view"]),
             log=body.get("log"),
         )
-        check_types(record)
-        check_types(record.entry)
+        _check(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"record {number} of the log lacks or misnames something: {brief(error)}") from error
     if record.number != number:
@@ -106,7 +108,14 @@ def decode(data: bytes, number: int) -> LogRecord:
     return record
 
 
-def brief(error: Exception) -> str:
+def _check(record: LogRecord) -> None:
+    check_types(record)
+    check_types(record.entry)
+    if isinstance(record.entry, history.Commit):
+        _check_generation(record.entry.generation)
+
+
+def brief(error: Exception | str) -> str:
     """Returns the error's text, which may hold words of whoever wrote the bytes, cut if it
     is long.
     """
@@ -169,7 +178,7 @@ def sealed_text(data: bytes, schema: int = SCHEMA) -> bytes:
 
 
 def is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_COUNT
 
 
 def is_generation_name(value: object) -> bool:
@@ -200,10 +209,14 @@ def _view(body: dict[str, Any]) -> LogView:
 
 def _generation(body: dict[str, Any]) -> Generation:
     generation = Generation(**body)
+    _check_generation(generation)
+    return generation
+
+
+def _check_generation(generation: Generation) -> None:
     if not is_generation_name(generation.name):
         raise ValueError(f"a generation {generation.name!r}")
     check_types(generation)
-    return generation
 
 
 def _sha256(data: bytes) -> bytes:

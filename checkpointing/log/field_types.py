@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 # More than any count of bytes, and less than what no longer fits into a column or a float.
-_MOST = 2**63
+MOST_COUNT = 2**63
 # The year 5138. No calendar knows times that are much later.
 _LATEST_S = 1e11
 
@@ -35,7 +35,7 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is Any:
         return True
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_COUNT
     if hint is float:
         return _is_number(value)
     if hint in (str, bool, NoneType):
@@ -53,4 +53,4 @@ def _fits(value: object, hint: Any) -> bool:
 def _is_number(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST_COUNT

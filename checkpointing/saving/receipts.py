@@ -5,7 +5,7 @@ others says only what follows from no rule, see ``records``. All other receipts 
 small saves, whose manifest has them too, and those of ranks whose tensors are not as they were.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from checkpointing.errors import Corrupt
@@ -63,7 +63,7 @@ def decode_receipt(data: bytes, cut: Cut, rank: int) -> Receipt:
     body = unseal(data, IN_PIECES)
     try:
         demand(body["of"] == [cut.generation, rank], f"a receipt of {body['of']!r:.200} from rank {rank}")
-        split = None if body["split"] is None else split_of(body["split"])
+        split = None if body["split"] is None else split_of(body["split"], cut.world_size)
         return record_of(body["row"], rank, split)
     except NOT_AS_EXPECTED as error:
         raise Corrupt(f"a receipt lacks or misnames something: {brief(error)}") from error
@@ -76,13 +76,16 @@ def merged(cut: Cut, receipts: Sequence[Receipt], table: Table | None) -> Encode
     records = [receipt for receipt in receipts if isinstance(receipt, Record)]
     if table is not None and len(records) == len(receipts):
         return joined(cut, table, records)
-    return manifest_of(cut, [_in_full(receipt, table or Table(tensors=())) for receipt in receipts])
+    told = {one.name for receipt in receipts if isinstance(receipt, FilePart) for one in receipt.tensors}
+    table = table or Table(tensors=())
+    empty = {one.name for one in table.tensors if not one.num_elements} - told
+    return manifest_of(cut, [_in_full(receipt, table, empty) for receipt in receipts])
 
 
-def _in_full(receipt: Receipt, table: Table) -> FilePart:
-    """With the tensors of which the rank has something."""
+def _in_full(receipt: Receipt, table: Table, empty: Collection[str]) -> FilePart:
+    """With the tensors of which the rank has something, and the ``empty`` ones, of which nobody has."""
     if isinstance(receipt, FilePart):
         return receipt
     part = file_part_of(table, receipt)
-    known = {tensor.name: tensor for tensor in (*table.tensors, *part.tensors)}
-    return replace(part, tensors=tuple(known[shard.tensor] for shard in part.shards))
+    names = {*empty, *(shard.tensor for shard in part.shards)}
+    return replace(part, tensors=tuple(one for one in (*table.tensors, *part.tensors) if one.name in names))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from checkpointing.errors import Corrupt
+from checkpointing.errors import Corrupt, Unfit
 from checkpointing.generations.audit import read_back
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation
@@ -28,7 +28,7 @@ def judge(repository: Repository, generations: Sequence[Generation]) -> Iterator
     for found in generations:
         try:
             yield ShareVerdict(generation=found, num_files=read_back(repository, found))
-        except Unavailable as error:
+        except (Unavailable, Unfit) as error:
             yield ShareVerdict(generation=found, problem=str(error))
         except Corrupt as error:
             if repository.refresh().generation(found.name):

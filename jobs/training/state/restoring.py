@@ -7,6 +7,7 @@ Of a manifest in pieces, rank 0 reads what all ranks need, and each rank the pie
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from checkpointing.format.reshard import plan
 from checkpointing.generations.choice import Candidate, Decision, OnDisk, choose
 from checkpointing.generations.manifests import InPieces, StoredManifest, opened, with_parts
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import Load
+from checkpointing.log.history import Load, Resumed
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
@@ -150,8 +151,13 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
                 trail=trail,
                 is_own=is_own,
             )
-        random, order = RandomState(context.rank, context.device), _order_of(offer.manifest.cut)
-        cut, loaded = offer.manifest.cut, _load(context, state, source, offer, random)
+        random, cut = RandomState(context.rank, context.device), offer.manifest.cut
+        try:
+            order, loaded = _order_of(cut), _load(context, state, source, offer, random)
+        except Unfit:
+            if context.rank == 0:
+                _forgive(source, chosen.name)
+            raise
         if isinstance(loaded, Manifest):
             return ResumePoint(
                 step=cut.step,
@@ -167,6 +173,14 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
         refused[chosen.name] = loaded
         if context.rank == 0 and chosen.is_stored and source.term is not None:
             source.repository.quarantine(chosen.name, loaded, term=source.term)
+
+
+def _forgive(source: _Source, name: str) -> None:
+    """Nothing is wrong with the generation. Else a few starts that are refused would make poison of it."""
+    # Rank 0 raises nothing else here: the others would wait for it.
+    with suppress(Exception):
+        if source.term is not None:
+            source.repository.append(Resumed(name=name), term=source.term)
 
 
 def _order_of(cut: Cut) -> SampleOrder:
@@ -248,6 +262,10 @@ def _decide(saved: SavedRun, source: _Source, refused: dict[str, str], on_disk: 
         if source.term is not None:
             repository.quarantine(chosen.name, str(error), term=source.term)
         return _decide(saved, source, refused, on_disk)
+    except Unfit as error:
+        assert chosen is not None
+        _forgive(source, chosen.name)
+        return _Offer(decision=None, problem=error)
     except Exception as error:
         return _Offer(decision=None, problem=error)
 
@@ -348,7 +366,8 @@ def _with_parts(
         if isinstance(landing, Landing):
             place = source.repository.place(found.cut.generation)
             manifest = with_parts(place, found, landing.wants, context.rank)
-    except (Corrupt, StoreError) as error:
+    except Exception as error:
+        # Whatever it is, the other ranks would wait for this one.
         manifest = error
     if not any(gather(isinstance(manifest, Exception), bool)) or shares is None:
         return manifest

@@ -5,13 +5,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from torch import nn
 
+from checkpointing.format import pieces
+from checkpointing.generations import manifests
 from checkpointing.generations.repository import Repository
+from checkpointing.log.codec import SCHEMA
 from checkpointing.log.history import Stop
 from checkpointing.stores.local import LocalStore
 from jobs import durable
@@ -79,6 +82,39 @@ def test_a_model_of_another_shape_is_refused_and_unchanged(tmp_path: Path) -> No
         == "own: state/model/weight: is 3x4 of float32, but the checkpoint has 2x4 of float32"
     )
     assert torch.equal(other.weight, before)
+
+
+def test_starts_that_are_refused_say_nothing_against_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loads that end in a crash make poison of it; these do not."""
+    for num_steps in (1, 2):
+        did(tmp_path, nn.Linear(4, 2), num_steps)
+    for _ in range(3):
+        with pytest.raises(durable.DurableError, match="is 3x4 of float32, but the checkpoint"):
+            did(tmp_path, nn.Linear(4, 3))
+        with monkeypatch.context() as earlier:
+            earlier.setattr(manifests, "IN_PIECES", SCHEMA - 1)
+            with pytest.raises(durable.DurableError, match="go on with the version that saved it"):
+                did(tmp_path, nn.Linear(4, 2))
+    view = Repository(LocalStore(tmp_path), NAME).refresh()
+    assert [(one.step, one.quarantined) for one in view.generations] == [(1, None), (2, None)]
+    assert view.loads == {}
+
+
+def test_whatever_ends_the_reading_of_a_manifest_is_told_to_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others would wait for that rank."""
+    monkeypatch.setattr(pieces, "MOST_IN_ONE_OBJECT", 0)
+    did(tmp_path, nn.Linear(4, 2))
+
+    def fail(*_: object) -> NoReturn:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(restoring, "with_parts", fail)
+    with pytest.raises(durable.DurableError, match="ZeroDivisionError: by zero"):
+        did(tmp_path, nn.Linear(4, 2))
 
 
 def test_a_state_that_lacks_an_object_of_the_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -363,6 +363,26 @@ def test_a_field_of_another_type_is_damage_and_no_error_where_it_is_used(place: 
             decode(_sealed(body), 3)
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Commit(generation=generation(1, num_bytes=2**63)),
+        Commit(generation=generation(1, name="../x")),
+        Commit(generation=generation(1, metrics={"val_loss": 10**400})),
+        Stopped(step=-1, why="asked"),
+    ],
+)
+def test_what_would_be_read_as_damage_is_not_written(entry: Entry) -> None:
+    """All later records would repeat it in their views."""
+    store = MemoryStore()
+    log = Log(store, "r")
+    log.lease("a")
+    with pytest.raises(ValueError, match=r"num_bytes|generation|metrics|step"):
+        log.append(entry)
+    log.append(Pin(name="g"))
+    assert (Log(store, "r").read(), log.number) == (log.view, 2)
+
+
 def test_a_tombstone_of_what_is_no_name_is_damage() -> None:
     body = unseal(encode(_record(Tombstone(names=("g",)))))
     for wrong in ([7], [["g"]], [None]):

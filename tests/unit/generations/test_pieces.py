@@ -33,6 +33,7 @@ from checkpointing.format.pieces import (
     decode_table,
     in_pieces,
     joined,
+    needed,
 )
 from checkpointing.format.records import Table, check_records, file_part_of
 from checkpointing.format.reshard import Want, plan
@@ -143,6 +144,7 @@ def test_so_do_random_ones(num_ranks: int, shapes: list[list[int]], seed: int, i
 
 ENCODED = in_pieces(layouts.generation_of(TENSORS, layouts.at_random(1), 3))
 REGULAR = in_pieces(layouts.generation_of(TENSORS, layouts.rows, 3))
+GAPS = in_pieces(layouts.generation_of(TENSORS, layouts.rows, 3, gap=3))
 
 
 def set_in(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
@@ -188,6 +190,9 @@ def changed_object(encoded: Encoded, name: str, change: Callable[[dict[str, Any]
         set_in("cut", to=None),
         set_in("num_bytes", to=-1),
         set_in("num_bytes", to="1"),
+        set_in("num_bytes", to=10**310),
+        set_in("num_bytes", to=2**63),
+        set_in("num_bytes", to=3 * 2**44 + 1),
         set_in("tensors", to=["../../etc/passwd", 1, "0" * 64]),
         set_in("tensors", 0, to=2**40),
         set_in("tensors", 0, to=-1),
@@ -208,8 +213,12 @@ def changed_object(encoded: Encoded, name: str, change: Callable[[dict[str, Any]
         set_in("pieces", 0, 4, to=-1),
         set_in("pieces", 0, 5, to=[[0]]),
         set_in("pieces", 0, 5, to=[[-1, 2]]),
+        set_in("pieces", 0, 5, to=[[0, 2**63]]),
+        set_in("pieces", 0, 5, to=[[0, 1]] * 17),
         set_in("splits", to=[[True, 0, 1]]),
         set_in("splits", to=[[True, 2**40, 1]]),
+        set_in("splits", to=[[True, 2, 2]]),
+        set_in("splits", to=[[True, 3, 1]] * 17),
         set_in("splits", to=[[1, 3, 1]]),
         set_in("splits", to=[[True, 3]]),
         set_in("splits", to=7),
@@ -231,6 +240,8 @@ def test_a_root_that_claims_the_impossible_is_corrupt_though_its_digest_fits(
         set_in("tensors", 0, 1, to="F7"),
         set_in("tensors", 0, 2, to=[-1]),
         set_in("tensors", 0, 2, to=[2] * 10**5),
+        set_in("tensors", 0, 2, to=[2**32, 2**32]),
+        set_in("tensors", 0, 2, to=[0, 2**63]),
         set_in("tensors", 0, to=[]),
         set_in("tensors", to=7),
         set_in("each", to=[["x"]]),
@@ -240,6 +251,14 @@ def test_a_root_that_claims_the_impossible_is_corrupt_though_its_digest_fits(
 def test_so_are_tensors(change: Callable[[dict[str, Any]], None]) -> None:
     with pytest.raises(Corrupt):
         opened(changed_object(REGULAR, "tensors.json", change))
+
+
+def test_so_are_more_tensors_of_single_ranks_than_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "MOST_SPANS", 6)
+    opened(REGULAR)
+    monkeypatch.setattr(pieces, "MOST_SPANS", 5)
+    with pytest.raises(Corrupt, match="6 tensors of single ranks"):
+        opened(REGULAR)
 
 
 @pytest.mark.parametrize("encoded", [ENCODED, REGULAR], ids=["by exception", "by rule"])
@@ -273,6 +292,40 @@ def test_so_are_tensors(change: Callable[[dict[str, Any]], None]) -> None:
 def test_so_are_pieces(change: Callable[[dict[str, Any]], None], encoded: Encoded) -> None:
     with pytest.raises(Corrupt):
         whole(changed_object(encoded, "ranks-00000.json", change))
+
+
+@pytest.mark.parametrize(
+    "harmed",
+    [
+        changed_root(REGULAR, set_in("pieces", 0, 4, to="x" * 10**5)),
+        changed_object(REGULAR, "tensors.json", set_in("tensors", 0, 1, to="x" * 10**5)),
+    ],
+    ids=["root", "tensors"],
+)
+def test_what_is_said_of_it_is_short_whatever_it_claims(harmed: Encoded) -> None:
+    """It gets into the log with the quarantine, and no reader takes a record of any size."""
+    with pytest.raises(Corrupt) as refused:
+        whole(harmed)
+    assert len(str(refused.value)) < 250
+
+
+@pytest.mark.parametrize("encoded", [ENCODED, REGULAR, GAPS], ids=["by exception", "by rule", "with gaps"])
+def test_a_file_with_room_for_less_or_more_than_its_rank_has_is_refused_without_a_look_at_its_shards(
+    encoded: Encoded,
+) -> None:
+    """A save is verified without them, and a restart looks at them."""
+    root, table = opened(encoded)
+    records = decode_piece(root.pieces[0], encoded.objects["ranks-00000.json"])
+    check_records(root.cut, table, records)
+    for rank, record in enumerate(records):
+        # One with gaps may end in one.
+        for change in (8 - record.num_bytes, -4, *([1] if record.base is not None else [])):
+            other = replace(record, num_bytes=record.num_bytes + change)
+            harmed = [*records[:rank], other, *records[rank + 1 :]]
+            with pytest.raises(Corrupt, match=f"rank-0000{rank}.safetensors"):
+                check_records(root.cut, table, harmed)
+            with pytest.raises(Corrupt, match=f"rank-0000{rank}.safetensors"):
+                joined(root.cut, table, harmed)
 
 
 @pytest.mark.parametrize("name", ["tensors.json", "ranks-00000.json"])
@@ -338,6 +391,7 @@ def test_the_ranks_that_a_rule_names_are_those_whose_spans_overlap(split: Split)
     for tensor in TENSORS:
         spans = [split.span(tensor, rank) for rank in range(split.num_ranks + 2)]
         assert sum(length for _, length in spans) == tensor.num_elements
+        assert [*split.lengths(tensor), 0, 0] == [length for _, length in spans]
         for _ in range(20):
             start, end = sorted(dice.randint(0, tensor.num_elements) for _ in range(2))
             overlapping = {
@@ -349,6 +403,17 @@ def test_the_ranks_that_a_rule_names_are_those_whose_spans_overlap(split: Split)
             assert overlapping <= set(named) and len(named) == len(set(named))
             # A share without elements between them may be named too.
             assert all(not spans[rank][1] for rank in set(named) - overlapping)
+
+
+def test_more_than_a_tensor_has_is_looked_for_nowhere() -> None:
+    """As by a larger model: that it does not fit, all ranks find alike when they plan."""
+    for layout in (layouts.rows, layouts.slices, layouts.shares, layouts.at_random(1)):
+        root, table = opened(in_pieces(layouts.generation_of(TENSORS, layout, 20)))
+        for tensor in table.tensors:
+            count = tensor.num_elements
+            wanted = [(tensor.name, start, count + 7) for start in (0, count // 2, count, count + 1)]
+            assert needed(root, table, wanted, 20).pieces == []
+            assert needed(root, table, [(tensor.name, 0, count)], 20).pieces or not count
 
 
 def test_many_ranks_with_one_rule_need_few_bytes() -> None:

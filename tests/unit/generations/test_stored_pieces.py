@@ -2,24 +2,28 @@
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from checkpointing.errors import Corrupt
+from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format import pieces
 from checkpointing.format.manifest import IN_PIECES, Manifest, file_name
+from checkpointing.format.pieces import in_pieces
 from checkpointing.format.reshard import Want, plan
 from checkpointing.generations.audit import audit_generations
 from checkpointing.generations.manifests import InPieces, opened, with_parts
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
+from checkpointing.generations.unnamed import Surplus, generation_of
 from checkpointing.log.codec import seal, unseal
-from checkpointing.log.history import Generation
+from checkpointing.log.history import Commit, Generation
 from checkpointing.saving.save import SaveFailed
 from checkpointing.stores.contract import Buffer
 from checkpointing.stores.memory import MemoryStore
+from jobs.checkpoints.verification import judge
 from tests.unit import layouts
 from tests.unit.layouts import Span
 from tests.unit.small_generations import RUN, Ranks, content, cut_of, load, part_of
@@ -268,6 +272,45 @@ def test_the_root_of_another_generation_is_not_taken_for_this_one() -> None:
     store.put(f"runs/{RUN}/gen/{other}/{ROOT}", seal(body, IN_PIECES))
     repository.refresh()
     assert repository.unnamed() == []
+
+
+@pytest.mark.parametrize("num_bytes", [10**310, 2**63], ids=["10**310", "2**63"])
+def test_a_planted_root_of_impossible_size_ends_no_start_and_gets_into_no_log(num_bytes: int) -> None:
+    _, good = committed(store := MemoryStore(), wide(3))
+    one = layouts.generation_of(TENSORS, layouts.rows, 1, cut=cut_of(20, term=1, number=2))
+    encoded = in_pieces(one)
+    root = seal(unseal(encoded.root, IN_PIECES) | {"num_bytes": num_bytes}, IN_PIECES)
+    for name in (*encoded.objects, file_name(0)):
+        store.put(f"runs/{RUN}/gen/{one.cut.generation}/{name}", b"")
+    store.put(f"runs/{RUN}/gen/{one.cut.generation}/{ROOT}", root)
+    repository = Repository(store, RUN)
+    repository.take_over("me")
+    assert repository.surplus == Surplus()
+    view = Repository(store, RUN).refresh()
+    assert (view.generations, view.num_lost) == ((good,), 0)
+
+
+@pytest.mark.parametrize("schema", [IN_PIECES + 1, 10**6])
+def test_a_manifest_of_a_later_version_is_no_damage(schema: int) -> None:
+    """Else an earlier version that meets it would quarantine it for ever."""
+    store = MemoryStore()
+    repository = Repository(store, RUN)
+    term, cut = repository.take_over("me"), cut_of(10, term=1, number=1)
+    data = seal({"nobody": "knows"}, schema)
+    store.put(f"runs/{RUN}/gen/{cut.generation}/{ROOT}", data)
+    found = generation_of(cut, 7, data, 0.0)
+    repository.append(Commit(generation=found), term=term)
+    why = f"its manifest has schema {schema}, .* go on with the version that saved it"
+    for read in (repository.manifest, repository.stored_manifest):
+        with pytest.raises(Unfit, match=why):
+            read(found)
+    (finding,) = audit_generations(repository)
+    assert re.search(why, finding.says)
+    (verdict,) = judge(repository, [found])
+    assert verdict.problem is not None and re.search(why, verdict.problem) and not verdict.is_corrupt
+    store.put(f"runs/{RUN}/gen/{cut.generation}/{ROOT}", data[:-1])
+    with pytest.raises(Corrupt, match="not the one that was committed"):
+        repository.stored_manifest(found)
 
 
 def test_the_parts_of_a_small_one_are_as_they_were() -> None:

@@ -97,6 +97,45 @@ def test_ranks_whose_tensors_are_not_as_they_were_tell_all_and_the_others_need_n
     assert meaning_of(joined_again(of_rank_0, receipts)) == meaning(of_rank_0)
 
 
+def with_only(part: FilePart, tensor: TensorInfo) -> FilePart:
+    """All of ``tensor`` behind all others."""
+    size = 4 * tensor.num_elements
+    (only,) = layouts.part(part.rank, [(tensor, (0, tensor.num_elements))], base=part.num_bytes).shards
+    return replace(
+        part,
+        tensors=(*part.tensors, tensor),
+        shards=(*part.shards, only),
+        num_bytes=part.num_bytes + size,
+    )
+
+
+def test_a_tensor_without_elements_is_not_lost_between_ranks_that_tell_all_and_those_that_need_not() -> None:
+    """Whoever resumes wants it, and would be told that the checkpoint is another model's."""
+    empty = TensorInfo(name="param/empty", dtype="F32", shape=(0, 2))
+    first, second, *others = LARGE.parts
+    first = with_only(first, empty)
+    table = table_of([first])
+    mixed = replace(LARGE, parts=(first, with_only(second, replace(MORE, shape=(3,))), *others))
+    receipts = told(mixed, table)
+    assert [b"param/" in data for data in receipts] == [False, True] + [False] * (NUM_RANKS - 2)
+    assert meaning_of(joined_again(mixed, receipts, table)) == meaning(mixed)
+    # As long as it is: where a rank tells that it has elements now, the others do not gainsay it.
+    filled = with_only(LARGE.parts[0], replace(empty, shape=(3, 2)))
+    now = replace(LARGE, parts=(filled, second, *others))
+    receipts = told(now, table)
+    assert [b"param/" in data for data in receipts] == [True] + [False] * (NUM_RANKS - 1)
+    assert meaning_of(joined_again(now, receipts, table)) == meaning(now)
+
+
+def test_a_rank_that_lacks_what_each_has_of_its_own_tells_all() -> None:
+    first, *others = LARGE.parts
+    held = [(tensor, layouts.rows(tensor, 1, NUM_RANKS)) for tensor in TENSORS]
+    mixed = replace(LARGE, parts=(first, layouts.part(1, held), *others[1:]))
+    receipts = told(mixed)
+    assert [b"param/" in data for data in receipts] == [False, True] + [False] * (NUM_RANKS - 2)
+    assert meaning_of(joined_again(mixed, receipts)) == meaning(mixed)
+
+
 def test_a_tensor_that_nobody_has_any_more_costs_no_save() -> None:
     fewer = layouts.generation_of(TENSORS[1:], layouts.rows, NUM_RANKS, cut=LARGE.cut)
     assert meaning_of(joined_again(fewer, told(fewer))) == meaning(fewer)
@@ -114,7 +153,14 @@ def test_a_receipt_for_another_save_or_with_impossible_claims_is_refused() -> No
     with pytest.raises(Corrupt, match="a receipt of"):
         decode_receipt(data, cut_of(20, term=1, number=2, world_size=NUM_RANKS), 1)
     body = unseal(data, IN_PIECES)
-    for harm in ({"row": []}, {"row": 7}, {"split": [True, 0, 1]}, {"split": 7}, {"of": 7}):
+    for harm in (
+        {"row": []},
+        {"row": 7},
+        {"split": [True, 0, 1]},
+        {"split": [True, 5, 5]},
+        {"split": 7},
+        {"of": 7},
+    ):
         with pytest.raises(Corrupt):
             decode_receipt(seal({**body, **harm}, IN_PIECES), LARGE.cut, 1)
     found = decode_receipt(data, LARGE.cut, 1)
