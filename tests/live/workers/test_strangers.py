@@ -59,7 +59,7 @@ patience = timedelta(seconds=20)
 store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=patience)
 card = dict(rank=1, host="his", address="", interface="", port=0)
 store.set("longhaul/card/1", json.dumps(card))
-store.add("longhaul/card/count", 1)
+store.add("longhaul/card/num", 1)
 dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=patience)
 print("in rank 1's place", flush=True)
 for _ in range(proofs):
