@@ -9,11 +9,13 @@ say the same.
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
+from itertools import chain
 from threading import Thread, Timer
 from typing import Any
 
@@ -31,7 +33,8 @@ _MOST_NAMED = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
 _LINGER_S = 4 * _LONGEST_PAUSE_S
 _CARD, _REACH, _OVER = "card", "reach", "longhaul/over"
-_MOST_TOLD_BYTES = 2**16
+# The numbers of a hundred thousand ranks.
+_MOST_TOLD_BYTES = 2**20
 # What strangers write may be anything.
 _NOT_AS_EXPECTED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 REMEDY = (
@@ -151,7 +154,8 @@ def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
         named = "; ".join(map(str, silent[:_MOST_NAMED]))
         text = f"{named}: came, and did not say within {within_s:.0f} s whom it reaches; {REMEDY}"
         raise Unmet(text, [card.rank for card in silent])
-    missed = {rank: _missed(text, ranks) for rank, text in zip(ranks, told, strict=True)}
+    known = frozenset(ranks)
+    missed = {rank: _missed(text, known) for rank, text in zip(ranks, told, strict=True)}
     if problem := who_is_unreached(firsts, missed):
         raise problem
 
@@ -214,15 +218,11 @@ def who_is_unreached(firsts: Sequence[Card], missed: Mapping[int, Sequence[int]]
     if not pairs:
         return None
     by_rank = {card.rank: card for card in firsts}
-    most = (len(firsts) - 1) / 2
-    at_fault = [
-        rank
-        for rank in by_rank
-        if max(sum(rank == other for _, other in pairs), len(missed.get(rank, ()))) > most
-    ]
+    most, times_missed = (len(firsts) - 1) / 2, Counter(other for _, other in pairs)
+    at_fault = [rank for rank in by_rank if max(times_missed[rank], len(missed.get(rank, ()))) > most]
     # Of two machines each misses the other, or only one is known to be wrong: it has loopback to offer.
     loopback = [rank for rank, card in by_rank.items() if card.address and _is_loopback(card.address)]
-    ranks = loopback or (at_fault if len(at_fault) < len(firsts) else []) or sorted({*sum(pairs, ())})
+    ranks = loopback or (at_fault if len(at_fault) < len(firsts) else []) or sorted({*chain(*pairs)})
     ways = [f"{by_rank[rank]} does not reach {by_rank[other]}" for rank, other in pairs[:_MOST_NAMED]]
     more = f", and {len(pairs) - len(ways)} more ways" if len(pairs) > len(ways) else ""
     return Unmet(f"{'; '.join(ways)}{more}; {REMEDY}", ranks)
@@ -296,7 +296,7 @@ def _card(rank: int, text: str | bytes) -> Card:
     return Card(rank=rank, host=host, address=address, interface=interface, port=port)
 
 
-def _missed(text: str, ranks: Sequence[int]) -> list[int]:
+def _missed(text: str, ranks: Collection[int]) -> list[int]:
     told = _parsed(text)
     return [one for one in told if type(one) is int and one in ranks] if isinstance(told, list) else []
 

@@ -48,6 +48,15 @@ def test_one_broken_way_is_the_fault_of_both_its_ends() -> None:
     assert fault({0: (), 1: (3,), 2: (), 3: ()}) == (1, 3)
 
 
+def test_where_nobody_reaches_anybody_all_are_named_however_many_they_are() -> None:
+    """As behind a closed firewall. Who counted each pair for each rank would not come to an end."""
+    many = [Card(rank=rank, host=f"host-{rank}", address="10.0.0.1", port=1) for rank in range(1500)]
+    missed = {rank: [other for other in range(1500) if other != rank] for rank in range(1500)}
+    told = {rank: roll_call._missed(json.dumps(others), missed) for rank, others in missed.items()}
+    problem = who_is_unreached(many, told)
+    assert problem is not None and problem.ranks == tuple(range(1500))
+
+
 def test_of_two_machines_the_one_that_offers_loopback_is_at_fault() -> None:
     assert fault({0: (1,), 1: (0,)}, cards("10.0.0.1", "127.0.1.1")) == (1,)
 
