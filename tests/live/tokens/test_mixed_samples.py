@@ -1,11 +1,15 @@
 """What ranks read of a mixture: the source and the sample that the position says, whoever reads it."""
 
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.mixture import mixed_at, shares_of
 from jobs.training.data.samples import Samples
 from jobs.training.task.task import Mixture, WeightedTokens
@@ -69,3 +73,29 @@ def test_a_shard_of_any_source_that_was_changed_ends_the_attempt(tmp_path: Path)
         pass
     with pytest.raises(DataError, match="books"):
         samples.rows(0)
+
+
+def test_all_sources_begin_to_read_before_one_is_waited_for(tmp_path: Path) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    class Late:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+            asked.append((self.name, timeout_s > 0))
+            return timeout_s > 0
+
+    mixture = mixture_of(WEIGHTS, tmp_path)
+    source = MixedSource(mixture, cast(Any, [Late(name) for name in WEIGHTS]))
+    assert source.wait([0, 60, 120], 60.0)
+    assert asked == [(name, is_waited_for) for is_waited_for in (False, True) for name in WEIGHTS]
+
+
+def test_readers_of_many_sources_are_not_more_than_they_need_be(tmp_path: Path) -> None:
+    many = mixture_of({f"source {number}": 1 for number in range(9)}, tmp_path)
+    before = threading.active_count()
+    [samples] = mixed(replace(WORLDS[0], micro_batch=2), many)
+    # Two that read and one that compares, of each.
+    assert threading.active_count() - before <= 9 * 3
+    assert samples.wait(0, 60.0)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -154,6 +155,9 @@ def test_whoever_connects_is_let_in_however_many_there_are(monkeypatch: pytest.M
     with roll_call._open_port(0, "127.0.0.1") as port:
         for _ in range(20):
             socket.create_connection(("127.0.0.1", port), 5.0).close()
+        [waiting] = [thread for thread in threading.enumerate() if thread.name == "roll call"]
+    waiting.join(timeout=30)
+    assert not waiting.is_alive()
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port), 5.0)
 
