@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
+from jobs.execution.causes import is_echo
 from jobs.execution.hang_detection import HangDetection
 from jobs.execution.messages import Heartbeat, SessionLimits
 from jobs.execution.rank_failures import RankFailures, failure_of_loss
@@ -105,6 +106,17 @@ class GroupMonitor:
     def failure(self) -> Failure | None:
         """What the ranks have reported so far, if anything went wrong."""
         return self._troubles.failure()
+
+    def held_against(self, failure: Failure) -> tuple[int, ...]:
+        """The ranks that a failure counts against.
+
+        A rank that speaks of a peer which is gone doesn't speak of itself. The peer is among those that have
+        said nothing, who are held responsible only where they are on one node.
+        """
+        if not is_echo(failure.reason):
+            return failure.ranks
+        silent = tuple(rank for rank in range(self._world_size) if rank not in self._troubles)
+        return silent if len(self.nodes(silent)) == 1 else ()
 
     def with_step(self, failure: Failure) -> Failure:
         """The failure with the step of its ranks: of the one that was furthest behind."""

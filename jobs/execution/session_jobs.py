@@ -102,6 +102,6 @@ class SessionJobs:
             if search.goes_on:
                 self.left = (replace(job, search=search), *others)
                 return []
-        ranks = failure.ranks or tuple(range(len(self._monitor.node_ids)))
+        ranks = self._monitor.held_against(failure) or tuple(range(len(self._monitor.node_ids)))
         failure = replace(failure, nodes=self._monitor.nodes(ranks), search=search)
         return [self._finish(failure, now)]

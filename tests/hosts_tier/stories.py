@@ -41,7 +41,8 @@ def goes_on(cluster: Cluster, training: Training, fault: Fault, *, num_ranks: in
     struck = fault(cluster)
     gets_on(training, before)
     if struck is not None:
-        assert len(hosts_of(cluster, without=struck)) == num_ranks
+        others = hosts_of(cluster, without=struck)
+        assert len(others) == num_ranks, f"{others}, without {struck.name}: {training.log()[-20_000:]}"
     return struck
 
 

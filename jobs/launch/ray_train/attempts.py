@@ -258,7 +258,7 @@ class _Followed:
         told = self.verdict or self.monitor.failure() or self._untold(self.fit.error)
         failure = self.monitor.with_step(told)
         nodes = node_names(self.seat.group, self.monitor.node_ids)
-        blamed = [nodes[rank] for rank in failure.ranks if rank < len(nodes)]
+        blamed = [nodes[rank] for rank in self.monitor.held_against(failure) if rank < len(nodes)]
         failure = replace(failure, nodes=tuple(dict.fromkeys(blamed)))
         lost = next((self.monitor.lost.get(rank) for rank in failure.ranks), None)
         return Failed(failure=failure, cause=cause_of(failure, lost), nodes=tuple(dict.fromkeys(nodes)))

@@ -30,7 +30,8 @@ REMAINS = Postmortem(log_tail=("its last line",), signal=None, oom_kills=3)
 class Watched:
     """A group of two ranks, and what is found of those that are lost or stand still."""
 
-    def __init__(self, remains: Postmortem | None = REMAINS) -> None:
+    def __init__(self, remains: Postmortem | None = REMAINS, nodes: tuple[str, ...] = ("a", "b")) -> None:
+        self.nodes = nodes
         self.now = 0.0
         self.asked: list[str] = []
 
@@ -43,15 +44,15 @@ class Watched:
             last_lines=lambda standing: tuple(f"{node}: rank {ready.rank}" for node, ready in standing),
             unmet=did_not_meet,
         )
-        self.life = GroupMonitor(2, LIMITS, 0.0, inquiry)
+        self.life = GroupMonitor(len(nodes), LIMITS, 0.0, inquiry)
 
     def hear(self, *posts: Post) -> None:
         for post in posts:
             self.life.hear(post, self.now)
 
     def begin(self) -> "Watched":
-        self.hear(Assembled(node_ids=("a", "b")))
-        self.hear(*(Ready(rank=rank, logs=(), oom_kills=3) for rank in (0, 1)))
+        self.hear(Assembled(node_ids=self.nodes))
+        self.hear(*(Ready(rank=rank, logs=(), oom_kills=3) for rank in range(len(self.nodes))))
         return self
 
     def step(self, number: int, ranks: tuple[int, ...] = (0, 1), doing: str = "productive") -> None:
@@ -84,6 +85,11 @@ def beat(rank: int, step: int, doing: str) -> Heartbeat:
 
 def lost(rank: int, reason: str = "its worker process has died") -> Lost:
     return Lost(rank=rank, reason=reason, is_death=True, is_out_of_memory=False)
+
+
+def echo(rank: int) -> Raised:
+    closed = Failure(status="crash", reason="RuntimeError: Connection closed by peer", ranks=(rank,), step=4)
+    return Raised(run_id="r", rank=rank, failure=closed)
 
 
 def stepping() -> Watched:
@@ -176,14 +182,58 @@ def test_ranks_that_are_done_and_whose_group_does_not_end_are_ended() -> None:
 
 def test_a_lost_worker_counts_before_what_its_peer_saw_and_tells_where_it_was() -> None:
     watched = stepping()
-    closed = Failure(status="crash", reason="RuntimeError: Connection closed by peer", ranks=(0,), step=4)
-    watched.hear(Raised(run_id="r", rank=0, failure=closed), lost(1))
+    watched.hear(echo(0), lost(1))
     failure = watched.verdict()
     assert failure is not None
     assert failure.reason == "its worker process has died: without a word in its log, as SIGKILL leaves it"
     assert (failure.ranks, failure.log_tail) == ((1,), ("its last line",))
     assert watched.life.with_step(failure).step == 4
     assert watched.asked == ["b"]
+
+
+def test_what_a_rank_says_of_a_peer_counts_against_the_silent_peer() -> None:
+    """The news of a worker's death may come later than what the others raise."""
+    watched = Watched().begin()
+    watched.hear(echo(1))
+    watched.now = 10
+
+    failure = watched.verdict()
+
+    assert failure is not None
+    assert failure.ranks == (1,)
+    assert watched.life.held_against(failure) == (0,)
+
+
+def test_what_a_rank_says_of_itself_counts_against_it() -> None:
+    watched = Watched().begin()
+    watched.hear(Raised(run_id="r", rank=1, failure=Failure(status="crash", reason="KeyError", ranks=(1,))))
+    watched.now = 10
+
+    failure = watched.verdict()
+
+    assert failure is not None
+    assert watched.life.held_against(failure) == (1,)
+
+
+def test_what_all_ranks_say_of_each_other_counts_against_nobody() -> None:
+    watched = Watched().begin()
+    watched.hear(echo(0), echo(1))
+
+    failure = watched.verdict()
+
+    assert failure is not None
+    assert watched.life.held_against(failure) == ()
+
+
+def test_what_a_rank_says_of_a_peer_counts_against_nobody_where_the_peer_may_be_on_several_nodes() -> None:
+    watched = Watched(nodes=("a", "b", "c")).begin()
+    watched.hear(echo(1))
+    watched.now = 10
+
+    failure = watched.verdict()
+
+    assert failure is not None
+    assert watched.life.held_against(failure) == ()
 
 
 def test_a_node_that_is_gone_is_not_asked_what_a_rank_left_on_it() -> None:

@@ -298,9 +298,16 @@ def test_the_board_keeps_each_ranks_newest_beat_and_every_other_post() -> None:
 
 def test_a_failure_names_the_nodes_of_the_ranks_that_failed() -> None:
     group = started_on("n0", "n1")
-    group.hear(Raised(run_id="a", rank=1, failure=replace(CLOSED, ranks=(1,))))
+    group.hear(Raised(run_id="a", rank=1, failure=replace(CLOSED, reason="KeyError", ranks=(1,))))
     group.judge(now=1 + GRACE_S + 0.1)
     assert group.failure().nodes == ("n1",)
+
+
+def test_what_a_rank_says_of_a_silent_peer_names_the_peers_node() -> None:
+    group = started_on("n0", "n1")
+    group.hear(Raised(run_id="a", rank=1, failure=replace(CLOSED, ranks=(1,))))
+    group.judge(now=1 + GRACE_S + 0.1)
+    assert group.failure().nodes == ("n0",)
 
 
 def test_a_failure_of_no_rank_in_particular_names_all_nodes_once() -> None:
