@@ -134,6 +134,7 @@ class Log:
             self._trust.refuse_to_append_unsigned()
             record = self._next(entry)
             data = self._trust.sign(record.number, entry, encode(record))
+            self._refuse_too_large(len(data))
             if (winner := self._create(record.number, data)) != data:
                 self._step_forward(bytes(winner or b""))
                 continue
@@ -205,6 +206,15 @@ class Log:
             view=after(self._view, entry),
             log=self._trust.id_to_write(number, record_id),
         )
+
+    def _refuse_too_large(self, num_bytes: int) -> None:
+        """What a reader takes for damage is not written: all later records would be as large."""
+        if num_bytes > MOST_RECORD_BYTES:
+            raise StoreError(
+                f"log: {self._folder}: the next record would have {num_bytes:,} bytes, and a reader takes at "
+                f"most {MOST_RECORD_BYTES:,}; let fewer saves stay (checkpoint.retention, longhaul checkpoints "
+                "unpin)"
+            )
 
     def _create(self, number: int, data: bytes) -> Buffer | None:
         """Returns what the slot holds afterwards: ``data``, or the record of a writer that was first."""

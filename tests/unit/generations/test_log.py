@@ -32,7 +32,7 @@ from checkpointing.log.history import (  # fmt: skip
     after,
 )
 from checkpointing.log.log import Log
-from checkpointing.stores.contract import Buffer, Unavailable
+from checkpointing.stores.contract import Buffer, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from tests.faults import FaultyStore, PowerCut
 from tests.unit.small_generations import generation, good, view_of
@@ -535,3 +535,22 @@ def test_a_whole_record_behind_damaged_ones_is_found_though_the_hint_names_these
     log = Log(store, "r")
     assert log.read().generations == writer.view.generations
     assert (log.view.num_lost, log.number) == (2, 5)
+
+
+def test_what_no_reader_takes_is_not_written_and_what_makes_it_smaller_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    written = Log(store, "r")
+    term = written.lease("a")
+    for number in range(1, 9):
+        written.append(Commit(generation=generation(number)), term=term)
+    bound = max(len(store.get(SLOT.format(number))) for number in range(1, 10))
+    monkeypatch.setattr("checkpointing.log.log.MOST_RECORD_BYTES", bound)
+    with pytest.raises(StoreError, match=rf"a reader takes at most {bound:,}; let fewer saves stay"):
+        written.append(Commit(generation=generation(9)), term=term)
+    assert len(list(store.list("runs/r/log"))) == 9
+    names = tuple(one.name for one in written.view.generations[:4])
+    written.append(Tombstone(names=names), term=term)
+    written.append(Commit(generation=generation(9)), term=term)
+    assert Log(store, "r").read() == written.view
