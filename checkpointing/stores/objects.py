@@ -347,6 +347,13 @@ class ObjectStore:
             ) from None
         except (BaseError, FileNotFoundError) as error:
             raise refusal(read_answer(str(error)), place=place, is_write=is_write) from None
+        except BaseException as error:
+            # A panic of the library is no Exception, and would end the thread of whoever catches those.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise StoreError(
+                f"{place}: the library of object stores broke off; its words stand in this process's log"
+            ) from None
 
 
 def _read_whole(bucket: Bucket, path: str, progress: TransferProgress, link: LinkRate) -> bytes:

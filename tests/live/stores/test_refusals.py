@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from checkpointing.stores.contract import Conflict, Undecided
+from checkpointing.stores.contract import Conflict, StoreError, Undecided
 from checkpointing.stores.objects import Bucket, ObjectStore
 from checkpointing.stores.retrying import RetryingStore
 from tests.live import servers
@@ -153,3 +153,31 @@ def test_no_put_is_told_that_its_object_exists_already(
     service_.refusal = (status, code)
     with pytest.raises(Undecided, match=f"{status} {code}; it may work again later"):
         store.put("log/1", b"mine")
+
+
+def test_a_panic_of_the_library_is_an_error_of_the_store_and_names_no_words_of_it() -> None:
+    """Its panics are no exceptions, and ended every thread that catches those."""
+    broken = S3Store(
+        BUCKET,
+        config={
+            "endpoint": "no url with a secret",
+            "access_key_id": "key",
+            "secret_access_key": "secret",
+            "region": "us-east-1",
+        },
+        client_options={"allow_http": True},
+    )
+    store = ObjectStore(broken, "s3://bucket/p")
+    for ask in (
+        lambda: store.get("f/a"),
+        lambda: store.put("f/a", b"1"),
+        lambda: store.create("f/a", b"1"),
+        lambda: store.get_range("f/a", 0, memoryview(bytearray(1))),
+        lambda: store.size("f/a"),
+        lambda: list(store.list("f")),
+        lambda: store.delete("f/a"),
+    ):
+        with pytest.raises(
+            StoreError, match=r"^store: s3://bucket/p: f.*: the library of object stores broke"
+        ):
+            ask()
