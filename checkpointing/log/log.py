@@ -212,8 +212,7 @@ class Log:
         if num_bytes > MOST_RECORD_BYTES:
             raise StoreError(
                 f"log: {self._folder}: the next record would have {num_bytes:,} bytes, and a reader takes at "
-                f"most {MOST_RECORD_BYTES:,}; let fewer saves stay (checkpoint.retention, longhaul checkpoints "
-                "unpin)"
+                f"most {MOST_RECORD_BYTES:,}; let fewer saves stay (checkpoint.retention, checkpoints unpin)"
             )
 
     def _create(self, number: int, data: bytes) -> Buffer | None:

@@ -163,6 +163,7 @@ class Alarms:
         self._told_s = None
         self._paces: dict[int, deque[float]] = {}
         self._usual_paces: dict[int, float] = {}
+        self._nodes: dict[int, str] = {}
         self._loads: dict[int, deque[float]] = {}
         self._usual_loads: dict[int, float] = {}
         self._next_looks: dict[int, float] = {}
@@ -265,18 +266,23 @@ class Alarms:
             return None
         usual = self._usual_paces
         usual[beat.rank] = median(paces)
+        self._nodes[beat.rank] = beat.node
         if len(usual) < 2:
             return None
         slowest = max(usual, key=lambda rank: usual[rank])
         others = median(own for rank, own in usual.items() if rank != slowest)
         ratio = usual[slowest] / others
-        text = f"rank {slowest} takes {ratio:.2f} times as long as the others for the same product"
+        node = self._nodes[slowest]
+        who, facts = f"rank {slowest}", {"rank": slowest, "ratio": ratio}
+        if node:
+            who, facts = f"{who} on {node}", {**facts, "node": node}
+        text = f"{who} takes {ratio:.2f} times as long as the others for the same product"
         return self._judge(
             "straggler",
             ratio > 1 + bound,
             ratio < 1 + bound / 2,
             now,
-            lambda: (text, {"rank": slowest, "ratio": ratio}),
+            lambda: (text, facts),
         )
 
     def _load(self, beat: Heartbeat, now: float) -> Alarm | None:

@@ -64,7 +64,7 @@ class Started:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """Where one rank is right now; fields as in ``RankStatus``. Sent a few times a second while a run goes
-    on.
+    on. The driver adds the rank's ``node``, where it knows it.
     """
 
     run_id: str
@@ -79,6 +79,7 @@ class Heartbeat:
     pace_s: float = 0.0
     utilization_pct: float | None = None
     power_watts: float | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

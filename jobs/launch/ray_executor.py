@@ -8,10 +8,19 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from cluster.environment import is_on_cpus
-from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
+from cluster.inventory import (
+    LOCAL_GROUP,
+    ClusterError,
+    Inventory,
+    WorkerGroup,
+    excluding,
+    node_names,
+    unknown_nodes,
+)
 from cluster.placement import Refused
 from cluster.ray_internals import raylet_socket, variables_of_workers
 from cluster.this_machine import this_machine
@@ -86,6 +95,32 @@ class LeftOut:
         return excluding(live, self._names)
 
 
+class KnownNodes:
+    """The nodes that were seen of each group, by their names: who is away can be named."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, set[str]] = {}
+
+    def note(self, live: Inventory) -> None:
+        for group in live.groups:
+            self._seen.setdefault(group.name, set()).update(_names(group))
+
+    def with_away(self, reason: str, group: str, live: Inventory) -> str:
+        """The reason why nothing could be placed, with the nodes of ``group`` that are not there any more."""
+        away = sorted(self._seen.get(group, set()) - _names(live.group(group)))
+        return f"{reason}; away since they were seen: {', '.join(away)}" if away else reason
+
+
+def _names(group: WorkerGroup | None) -> set[str]:
+    return {node.name for node in group.all_nodes if node.name} if group else set()
+
+
+def needed_all_the_same(group: WorkerGroup, without: Sequence[str]) -> list[str]:
+    """The nodes of the group that were to be left out."""
+    (named,) = excluding(Inventory(groups=(group,), source=""), without).groups
+    return node_names(group, [node.node_id for node in group.nodes if node not in named.nodes])
+
+
 class RayExecutor:
     """The executor on the cluster that ``RAY_ADDRESS`` names, or on a private Ray, started when it is needed.
 
@@ -99,6 +134,7 @@ class RayExecutor:
         self._share_nodes, self._spread = share_nodes, spread
         self._excluded = excluded
         self._left_out = LeftOut(excluded)
+        self._known = KnownNodes()
         self._connections = ExitStack()
         self._live: Inventory | None = None
         self._backstage: DriverActors | None = None
@@ -194,7 +230,18 @@ class RayExecutor:
         task, last = make_task(), LastWord(hear)
         if not isinstance(task, Task):
             return task
-        return last.judge(attempt(task, seat, self._backstage, last.hear, order.stop_request))
+        outcome = last.judge(attempt(task, seat, self._backstage, last.hear, order.stop_request))
+        return self._naming_away(outcome, group.name) if isinstance(outcome, Failed) else outcome
+
+    def _naming_away(self, failed: Failed, group: str) -> Failed:
+        if failed.cause != "no room":
+            return failed
+        try:
+            reason = self._known.with_away(failed.reason, group, self._look(may_be_empty=True))
+        except Exception:
+            # Ray's layers raise many types; all of them mean that the cluster does not answer now.
+            return failed
+        return replace(failed, failure=replace(failed.failure, reason=reason))
 
     def _upcoming(self, order: AttemptOrder) -> Upcoming | None:
         """What an attempt on a private Ray will load."""
@@ -233,13 +280,16 @@ class RayExecutor:
 
     def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:
         """The claim without the nodes that keep failing, or with them if nothing else fits."""
-        refused = Refused(reason=f"there is no node of group {order.group.name!r}")
-        for group in candidates(order, self._look(may_be_empty=order.may_wait)):
+        name, live = order.group.name, self._look(may_be_empty=order.may_wait)
+        refused = Refused(reason=f"there is no node of group {name!r}")
+        for group in candidates(order, live):
             answer = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
             if not isinstance(answer, Refused):
+                if group == live.group(name) and (needed := needed_all_the_same(group, order.without)):
+                    _log.warning("there is no room without %s: used all the same", ", ".join(needed))
                 return group, answer
             refused = answer
-        return refused
+        return Refused(reason=self._known.with_away(refused.reason, name, live))
 
     def _look(self, *, may_be_empty: bool) -> Inventory:
         """The live inventory now; that of the first attempt may be outdated."""
@@ -247,6 +297,7 @@ class RayExecutor:
         from cluster.live import live_inventory
 
         self._live = self._left_out.of(live_inventory(may_be_empty=may_be_empty))
+        self._known.note(self._live)
         return self._live
 
     def _connect(self, upcoming: Upcoming | None = None) -> Inventory:
@@ -262,6 +313,7 @@ class RayExecutor:
             if forkserver is not None:
                 forkserver.listen_beside(raylet_socket(), variables_of_workers())
             self._live = self._left_out.of(live_inventory())
+            self._known.note(self._live)
         return self._live
 
 

@@ -175,6 +175,8 @@ class _Followed:
     next_look_s: float = 0.0
     resumed_s: float | None = None
     is_assembled: bool = False
+    # The names of the ranks' nodes.
+    nodes: tuple[str, ...] = ()
 
     def hear(self, listen: Callable[[RunEvent | Heartbeat], None]) -> None:
         for name, post in ray.get(self.board.take.remote(), timeout=_BOARD_TIMEOUT_S):
@@ -250,9 +252,10 @@ class _Followed:
                 self.monitor.hear(post, time.monotonic())
                 if isinstance(post, Assembled):
                     self.is_assembled = True
+                    self.nodes = tuple(node_names(self.seat.group, post.node_ids))
                     self.backstage.parents.proven()
                 if isinstance(post, Heartbeat):
-                    listen(post)
+                    listen(replace(post, node=self.nodes[post.rank]) if self.nodes else post)
 
     def _failed(self) -> Failed:
         told = self.verdict or self.monitor.failure() or self._untold(self.fit.error)

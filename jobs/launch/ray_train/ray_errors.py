@@ -10,6 +10,8 @@ from jobs.execution.causes import LOST_AT_START, LOST_CONTROLLER
 from jobs.launch.ray_train.train_internals import behind_health_check, found_no_room, is_start_failed
 from jobs.training.task.measurement import Failure
 
+# Ray says so of every node that it does not reach, also of one behind a cut link.
+_DEAD_NODE, _OUT_OF_REACH = "its node has died", "its node is not reached any more"
 _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
 
@@ -20,7 +22,7 @@ def lost(rank: int, error: BaseException) -> Lost:
     found = _CAUSE_OF_DEATH.search(str(cause)) if is_death else None
     return Lost(
         rank=rank,
-        reason=found[1] if found else reason_of(cause),
+        reason=found[1].replace(_DEAD_NODE, _OUT_OF_REACH) if found else reason_of(cause),
         is_death=is_death,
         is_out_of_memory=isinstance(cause, OutOfMemoryError),
         is_preempted=isinstance(cause, RayActorError) and cause.preempted,

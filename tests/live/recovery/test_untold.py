@@ -15,7 +15,7 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from checkpointing.errors import Fenced, NothingToResume
 from checkpointing.stores.contract import Unavailable
-from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from cluster.inventory import ClusterError, Inventory, Node, WorkerGroup
 from jobs.execution.causes import Cause, cause_of
 from jobs.execution.executor import AttemptOrder
 from jobs.execution.messages import Upcoming
@@ -28,13 +28,15 @@ from jobs.launch.ray_executor import RayExecutor
 from jobs.launch.ray_train import attempts
 from jobs.launch.ray_train.attempts import AttemptSeat, attempt
 from jobs.launch.ray_train.driver_actors import DriverActors
-from jobs.launch.ray_train.ray_errors import is_lost_at_start, is_not_placed, untold
+from jobs.launch.ray_train.ray_errors import is_lost_at_start, is_not_placed, lost, untold
 from jobs.launch.torchrun import LauncherPlace
+from jobs.training.task.measurement import Failure
 from jobs.training.task.stop_request import StopRequest
 from tests.unit.builders import group, inventory
 from tests.unit.recovery.test_notifier import task_in
 
 AWAY = StoreAway(reason="memory: away")
+NOT_PLACED = Failed(failure=Failure(status="unschedulable", reason="not placed within 5 s"), cause="no room")
 STOP, MOVE_ON = StopRequest(aim="stop", why="Ctrl-C"), StopRequest(aim="move on", why="draining: n1")
 
 
@@ -131,6 +133,58 @@ def test_without_a_place_an_attempt_has_no_room_or_is_the_users_to_mend(ray_with
     assert str(at_once.error) == reason
     assert isinstance(waited, Failed)
     assert (waited.cause, waited.reason) == ("no room", reason)
+
+
+def named(*names: str) -> Inventory:
+    nodes = tuple(Node(node_id=f"id of {name}", name=name, num_devices=1, num_cpus=1) for name in names)
+    return inventory(WorkerGroup(name="local", vendor="cpu", nodes=nodes))
+
+
+def test_a_node_that_was_seen_and_is_away_is_named_where_nothing_can_be_placed(
+    ray_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ray_with(named("host-1", "host-2")) as executor:
+        executor.inventory()
+        monkeypatch.setattr(attempts, "attempt", lambda *_: NOT_PLACED)
+        never_placed = executor.attempt(order(may_wait=True), lambda: task_in("/nowhere"), print)
+        for live in (named("host-1"), named()):
+            monkeypatch.setattr("cluster.live.live_inventory", lambda live=live, **_: live)
+            outcome = executor.attempt(order(may_wait=True), never, print)
+            away = "host-1, host-2" if not live.groups[0].nodes else "host-2"
+            assert outcome.reason.endswith(f"; away since they were seen: {away}")
+    assert never_placed == NOT_PLACED
+
+
+def test_a_node_that_goes_while_an_attempt_is_placed_is_named(
+    ray_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attempt_without_host_2(*_: object) -> Failed:
+        monkeypatch.setattr("cluster.live.live_inventory", lambda **_: named("host-1"))
+        return NOT_PLACED
+
+    with ray_with(named("host-1", "host-2")) as executor:
+        monkeypatch.setattr(attempts, "attempt", attempt_without_host_2)
+        outcome = executor.attempt(order(may_wait=True), lambda: task_in("/nowhere"), print)
+    assert outcome.reason == "not placed within 5 s; away since they were seen: host-2"
+
+
+@pytest.mark.parametrize("names", [("host-1", "host-2", "host-3"), ("host-1", "host-2")])
+def test_a_node_that_was_to_be_left_out_and_is_needed_is_told(
+    ray_with: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(attempts, "attempt", lambda *_: NOT_PLACED)
+    with ray_with(named(*names)) as executor:
+        executor.attempt(
+            replace(order(may_wait=True), without=("host-2",)), lambda: task_in("/nowhere"), print
+        )
+    told = [] if "host-3" in names else ["there is no room without host-2: used all the same"]
+    assert caplog.messages == told
+
+
+def test_a_node_behind_a_cut_link_is_not_called_dead() -> None:
+    error = RayActorError(error_msg="The actor died because its node has died. Node Id: 1234")
+    found = lost(3, error)
+    assert (found.reason, found.is_of_node) == ("its node is not reached any more", True)
 
 
 @pytest.mark.parametrize("stop_request", [STOP, MOVE_ON])

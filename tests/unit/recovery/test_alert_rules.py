@@ -286,18 +286,20 @@ def test_where_nothing_is_saved_nothing_is_stale() -> None:
     assert raised([durable(n, 0) for n in range(2000)], alarms) == []
 
 
-def test_a_rank_that_takes_longer_by_itself_is_a_straggler() -> None:
+@pytest.mark.parametrize(("node", "who"), [("", "rank 2"), ("gpu-7", "rank 2 on gpu-7")])
+def test_a_rank_that_takes_longer_by_itself_is_a_straggler(node: str, who: str) -> None:
     alarms = Alarms(Bounds(), EVERY_MINUTE)
     found: list[Alarm] = []
     draw = random.Random(4)
     for second in range(60):
         for rank in range(4):
             slower = 2.0 if rank == 2 and 20 <= second < 40 else 1.0
-            beat = replace(BEAT, rank=rank, pace_s=0.002 * slower * (1 + draw.gauss(0, 0.05)))
+            pace_s = 0.002 * slower * (1 + draw.gauss(0, 0.05))
+            beat = replace(BEAT, rank=rank, pace_s=pace_s, node=node if rank == 2 else "")
             found += alarms.hear(beat, second)
     assert kinds(found) == [("straggler", False), ("straggler", True)]
-    assert found[0].facts["rank"] == 2
-    assert found[0].text.startswith("rank 2 takes ")
+    assert (found[0].facts["rank"], found[0].facts.get("node", "")) == (2, node)
+    assert found[0].text.startswith(f"{who} takes ")
 
 
 def test_a_rank_alone_is_no_straggler_and_a_pace_that_is_told_again_counts_once() -> None:

@@ -66,9 +66,9 @@ def test_what_has_a_name_of_its_own_keeps_it(status: Status, cause: Cause) -> No
     ("found", "cause"),
     [
         (lost("its worker process has died"), "worker died"),
-        (lost("its node has died"), "host lost"),
-        (lost("its node has died", is_silent=True), "host silent"),
-        (lost("its node has died", is_preempted=True), "preempted"),
+        (lost("its node is not reached any more"), "host lost"),
+        (lost("its node is not reached any more", is_silent=True), "host silent"),
+        (lost("its node is not reached any more", is_preempted=True), "preempted"),
     ],
 )
 def test_a_lost_rank_is_told_by_its_controller(found: Lost, cause: Cause) -> None:
@@ -76,7 +76,7 @@ def test_a_lost_rank_is_told_by_its_controller(found: Lost, cause: Cause) -> Non
 
 
 def test_a_node_that_announced_its_end_is_not_blamed_for_devices_that_went_with_it() -> None:
-    found = lost("its node has died", is_preempted=True)
+    found = lost("its node is not reached any more", is_preempted=True)
     tail = ("RuntimeError: CUDA error: unknown error",)
     failure = Failure(status="crash", reason=found.reason, ranks=(0,), log_tail=tail)
     assert cause_of(failure, found) == "preempted"

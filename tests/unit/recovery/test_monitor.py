@@ -238,11 +238,11 @@ def test_what_a_rank_says_of_a_peer_counts_against_nobody_where_the_peer_may_be_
 
 def test_a_node_that_is_gone_is_not_asked_what_a_rank_left_on_it() -> None:
     watched = stepping()
-    watched.hear(lost(1, "its node has died"))
+    watched.hear(lost(1, "its node is not reached any more"))
     watched.now += 3
     failure = watched.verdict()
     assert failure is not None
-    assert (failure.reason, failure.log_tail, watched.asked) == ("its node has died", (), [])
+    assert (failure.reason, failure.log_tail, watched.asked) == ("its node is not reached any more", (), [])
 
 
 def test_a_kernel_that_ended_a_process_for_want_of_memory_is_out_of_memory() -> None:

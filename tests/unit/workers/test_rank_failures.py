@@ -63,7 +63,14 @@ ABORTED = "its worker process has died: SIGABRT"
     [
         # One is killed; of the others one hears of it and two abort.
         ([("lost", 3, "its worker process has died"), ("lost", 9, ABORTED), ("lost", 1, ABORTED)], 3),
-        ([("lost", 3, "its node has died"), ("raised", 1, ECHO.reason), ("lost", 9, ABORTED)], 3),
+        (
+            [
+                ("lost", 3, "its node is not reached any more"),
+                ("raised", 1, ECHO.reason),
+                ("lost", 9, ABORTED),
+            ],
+            3,
+        ),
         # One aborts by itself; the others hear of it.
         ([("lost", 3, ABORTED), ("raised", 1, ECHO.reason), ("raised", 2, "broken pipe")], 3),
         # One says what is wrong; the others hear of it.
