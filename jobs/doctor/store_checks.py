@@ -150,7 +150,7 @@ def _on_disks(run: Forecast, seen: Examination) -> Iterator[Finding]:
         yield from _space(
             run.run,
             tightest.folder,
-            run.local_bytes,
+            min(run.local_bytes, run.local_max_bytes or run.local_bytes),
             tightest.free_bytes,
             remedy="lower checkpoint.local.keep, or choose another checkpoint.local.dir",
         )

@@ -75,7 +75,8 @@ def _save_lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
         ),
     )
     if space.local_folder:
-        yield "", f"and on each node in {space.local_folder}: {_size(space.local_bytes or 0)}"
+        most = f", of at most {_size(space.local_max_bytes)}" if space.local_max_bytes else ""
+        yield "", f"and on each node in {space.local_folder}: {_size(space.local_bytes or 0)}{most}"
     if spec.on_finish.export is not None:
         yield "at its end", f"the model is exported to {spec.on_finish.export}"
 

@@ -104,6 +104,13 @@ def test_saves_that_need_more_than_a_node_may_give_them_are_a_warning() -> None:
     assert (finding.level, finding.found) == ("warning", "needs 289.09 GB in /nvme, of 200.00 GB allowed")
 
 
+def test_a_disk_need_hold_no_more_than_a_node_may_give_to_saves() -> None:
+    small = DiskFacts(folder="/nvme", free_bytes=10**11, write_bytes_per_s=1e9, fsync_s=0.001)
+    seen = replace(HEALTHY, answers=(answer(A1, nvidia()), answer(A2, nvidia(disk=small))), promises=())
+    seen = replace(seen, forecast=replace(RUN, local_max_bytes=5 * 10**10))
+    assert [found.found for found in findings(seen)] == ["needs 289.09 GB in /nvme, of 50.00 GB allowed"]
+
+
 def test_a_device_without_telemetry_is_a_warning() -> None:
     found = only(with_answers(answer(B1, amd(telemetry=None))))
     assert (found.level, "amdsmi" in found.remedy) == ("warning", True)

@@ -75,6 +75,13 @@ def test_the_plan_is_what_was_reviewed(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_what_saves_may_take_of_each_nodes_disk_stands_beside_what_they_take(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert large("--set", "checkpoint.local.max_bytes=200000000000") == 0
+    assert "and on each node in /nvme/run: 144.54 GB, of at most 200.00 GB" in capsys.readouterr().out
+
+
 def test_it_starts_no_ray_and_loads_no_torch_also_under_keep() -> None:
     for more in ([], ["--keep"]):
         words = ["train", "small.yaml", "--dry-run", "--json", *more]
