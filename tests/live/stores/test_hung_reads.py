@@ -15,6 +15,7 @@ from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.objects import ObjectStore, TransferPace
 from checkpointing.stores.retrying import RetryingStore, RetryLimits
 from checkpointing.stores.transfers import Download, LinkRate, Stalled, TransferProgress
+from tests.live.stores.test_refusals import bucket
 
 KIB = 1024
 DATA = bytes(range(256)) * 4 * KIB  # a MiB
@@ -145,6 +146,19 @@ def test_whole_objects_sizes_and_lists_that_hang_are_asked_again(
     ):
         server.hangs = 1
         assert ask() == expected
+
+
+@pytest.mark.parametrize("kind", ["azure", "google"])
+def test_other_clouds_are_asked_again_too(server: Server, kind: str) -> None:
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    store = ObjectStore(bucket(kind, url), f"{kind}://bucket", pace=HASTY)
+    for num_bytes in (None, 100 * KIB):
+        server.num_bytes, server.hangs = num_bytes, 2
+        assert read(store) == DATA
+        assert server.hangs < 0
+        server.hangs = 1
+        assert store.get("f/a") == DATA
+        assert server.hangs < 0
 
 
 def test_a_read_that_hangs_whenever_it_is_asked_is_given_up(server: Server) -> None:
