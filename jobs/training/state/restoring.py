@@ -28,7 +28,7 @@ from checkpointing.log.history import Load, Resumed
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
-from jobs.training.health.problems import Problem, error_of, problem_of
+from jobs.training.health.problems import PeerFailed, Problem, error_of, problem_of
 from jobs.training.ranks.gathering import bytes_from_rank_0, from_rank_0, gather
 from jobs.training.state.pretrained import begin_with
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
@@ -333,7 +333,12 @@ def _load(
     outcome = _fill(landing, source, manifest)
     by_rank = gather(problem_of(outcome) if outcome else None, Problem | None)
     errors = {rank: error_of(problem) for rank, problem in enumerate(by_rank) if problem}
-    for error in errors.values():
+    for rank, error in errors.items():
+        if isinstance(error, PeerFailed):
+            # Of a type that nobody thought of: a device may have failed. So only that rank says why, and
+            # only its node is blamed.
+            echo = PeerFailed(f"connection closed by rank {rank}: it could not load, and says why itself")
+            raise outcome if outcome and rank == context.rank else echo
         if not isinstance(error, Corrupt):
             raise error
     if errors:
@@ -347,7 +352,8 @@ def _load(
 def _landing(state: TrainingState, random: Sequence[Piece], head: Manifest) -> Landing | Exception:
     try:
         return Landing([*state.targets(head), *random])
-    except (Unfit, Corrupt) as error:
+    except Exception as error:
+        # Whatever it is, the other ranks would wait for this one.
         return error
 
 
@@ -388,7 +394,7 @@ def _fill(landing: Landing | Exception, source: _Source, manifest: Manifest | Ex
         places.append(source.repository.place(name))
         fill(manifest, plan(manifest, landing.wants), landing.buffers, places)
         landing.settle()
-    except (Corrupt, Unfit, StoreError) as error:
+    except Exception as error:
         return error
     return None
 
