@@ -273,9 +273,8 @@ class Alarms:
         others = median(own for rank, own in usual.items() if rank != slowest)
         ratio = usual[slowest] / others
         node = self._nodes[slowest]
-        who, facts = f"rank {slowest}", {"rank": slowest, "ratio": ratio}
-        if node:
-            who, facts = f"{who} on {node}", {**facts, "node": node}
+        facts: dict[str, AlarmFact] = {"rank": slowest, "ratio": ratio} | ({"node": node} if node else {})
+        who = f"rank {slowest} on {node}" if node else f"rank {slowest}"
         text = f"{who} takes {ratio:.2f} times as long as the others for the same product"
         return self._judge(
             "straggler",
