@@ -150,7 +150,7 @@ class _Reader:
 
         A chunk from a local disk is read directly into its final memory: more reads cost less than a copy.
         """
-        scratch, is_few = self._scratch(), len(chunk.copies) <= _MOST_READS
+        scratch, is_few = self._scratch(chunk.num_bytes), len(chunk.copies) <= _MOST_READS
         views, done = [], 0
         for copy in chunk.copies:
             begin = copy.offset - chunk.start
@@ -161,11 +161,12 @@ class _Reader:
             done = begin + copy.num_bytes
         return [view for view in (*views, scratch[done : chunk.num_bytes]) if view], ()
 
-    def _scratch(self) -> memoryview:
-        """Returns the scratch buffer of the calling thread."""
-        if not hasattr(self._threads, "scratch"):
-            self._threads.scratch = memoryview(bytearray(CHUNK_BYTES))
-        scratch: memoryview = self._threads.scratch
+    def _scratch(self, num_bytes: int) -> memoryview:
+        """Returns the scratch buffer of the calling thread, of at least ``num_bytes``."""
+        scratch: memoryview = getattr(self._threads, "scratch", memoryview(b""))
+        if len(scratch) < num_bytes:
+            # No larger than needed: of a small save, which is read back each time, most pages stay untouched.
+            scratch = self._threads.scratch = memoryview(bytearray(num_bytes))
         return scratch
 
 

@@ -11,7 +11,7 @@ from checkpointing.format.loading import verify
 from checkpointing.format.manifest import FilePart
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import LogRecord
-from checkpointing.log.history import Generation, LogView, after
+from checkpointing.log.history import Commit, Generation, LogView, after
 from checkpointing.log.log import Hint, Log, leave_hint, numbers_in, read_hint
 from checkpointing.log.trust import log_folder
 from checkpointing.stores.contract import Missing, Store
@@ -132,12 +132,20 @@ def _follows(before: LogRecord | None, found: LogRecord) -> bool:
 def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[AuditFinding]:
     newest = numbers[-1] if numbers else 0
     hint = read_hint(store, run).number
-    # A running run may have appended records since the list was read.
-    is_right = hint == newest or (hint > newest and isinstance(_record(Log(store, run), hint), LogRecord))
-    if not is_right:
+    if hint != newest and not _is_of_a_running_run(Log(store, run), hint, newest):
         what = "newer records are gone" if hint > newest else "the log is searched anew"
         says = f"names record {hint or 'none'}, the newest is {newest or 'none'}: {what}"
         yield AuditFinding(place="hint", says=says, is_mendable=True)
+
+
+def _is_of_a_running_run(log: Log, hint: int, newest: int) -> bool:
+    """A running run may have appended records since the list was read. And a save leaves the hint once it is
+    verified: until then the newest record is its commit.
+    """
+    if hint > newest:
+        return isinstance(_record(log, hint), LogRecord)
+    found = _record(log, newest)
+    return hint == newest - 1 and isinstance(found, LogRecord) and isinstance(found.entry, Commit)
 
 
 def _shape_problem(repository: Repository, generation: Generation) -> str | None:

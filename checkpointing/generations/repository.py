@@ -73,9 +73,10 @@ class Repository:
         with self._lock:
             return self._log.read()
 
-    def append(self, entry: Entry, *, term: int | None = None) -> LogView:
+    def append(self, entry: Entry, *, term: int | None = None, hint_later: bool = False) -> LogView:
+        """See ``Log.append``."""
         with self._lock:
-            return self._log.append(entry, term=term)
+            return self._log.append(entry, term=term, hint_later=hint_later)
 
     def lineage(self) -> str:
         """See ``Log.lineage``. The log must have a first record."""
@@ -208,7 +209,8 @@ class Repository:
         self.put_file(cut.generation, MANIFEST, data)
         num_bytes = objects.num_bytes + objects.num_bytes_beside + len(data)
         generation = generation_of(cut, num_bytes, data, self._clock())
-        self.append(Commit(generation=generation), term=term)
+        # A record of what came of it follows. Were this one lost meanwhile, a start finds it whole.
+        self.append(Commit(generation=generation), term=term, hint_later=True)
         return generation
 
     def manifest(self, generation: Generation, *, with_shards: bool = True) -> Manifest:

@@ -57,7 +57,7 @@ class Log:
     """A run's log in ``store``. One thread at a time may use it; any number of processes may append.
 
     The last view stays in memory. Appending to an undisturbed log takes one request, plus one for the hint,
-    which only shortens the next reader's search.
+    which shortens the next reader's search. A save, which appends three records, leaves it once.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Log:
         self._view = LogView()
         self._num_gone = 0
         self._newest_term = 0
+        self._is_hint_due = False
         self._trust = Trust(store, run, signer or Signer(run, store_key()))
 
     @property
@@ -112,14 +113,21 @@ class Log:
         self._newest_term = hint.term or self._view.term + min(self._num_gone, _MOST_SKIPPED)
         return self._view
 
-    def append(self, entry: Entry, *, term: int | None = None) -> LogView:
+    def append(self, entry: Entry, *, term: int | None = None, hint_later: bool = False) -> LogView:
         """Folds ``entry`` in. With ``term``, raises ``Fenced`` if a later attempt has begun.
 
         After ``Unavailable`` the entry may have landed or not; appending it again is right either way.
+        ``hint_later`` is for who soon calls this or ``decide`` again: the next call's hint is for both.
         """
-        return self.decide(lambda view: entry, term=term)
+        return self.decide(lambda view: entry, term=term, hint_later=hint_later)
 
-    def decide(self, decide: Callable[[LogView], Entry | None], *, term: int | None = None) -> LogView:
+    def decide(
+        self,
+        decide: Callable[[LogView], Entry | None],
+        *,
+        term: int | None = None,
+        hint_later: bool = False,
+    ) -> LogView:
         """Appends the entry that ``decide`` makes of the newest view; None appends nothing.
 
         ``decide`` is called again after each lost race, so the entry follows from exactly the view that it
@@ -130,6 +138,8 @@ class Log:
                 raise Fenced(f"term {term} is over: {self._view.owner} took the run over")
             entry = decide(self._view)
             if entry is None:
+                if self._is_hint_due and not hint_later:
+                    self._leave_hint()
                 return self._view
             self._trust.refuse_to_append_unsigned()
             record = self._next(entry)
@@ -140,7 +150,9 @@ class Log:
                 continue
             self._number, self._view = record.number, record.view
             self._trust.note_own(record, data)
-            self._leave_hint()
+            self._is_hint_due = True
+            if not hint_later:
+                self._leave_hint()
             return self._view
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
 
@@ -277,6 +289,7 @@ class Log:
         return slot_name(self._run, number)
 
     def _leave_hint(self) -> None:
+        self._is_hint_due = False
         with suppress(StoreError):
             # Where the newest records are lost, the hint alone may tell of the terms that they gave.
             term = max(self._view.term, self._newest_term)

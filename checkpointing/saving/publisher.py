@@ -137,7 +137,8 @@ class Publisher:
                 self._repository.quarantine(name, f"rank {rank}: {answer.decode()}", term=term)
                 raise SaveFailed(f"quarantined, because rank {rank} read back: {answer.decode()}")
         self._read_manifest_back(cut)
-        self._repository.append(Verified(name=name), term=term)
+        # ``_make_room`` follows at once.
+        self._repository.append(Verified(name=name), term=term, hint_later=True)
 
     def _read_manifest_back(self, cut: Cut) -> None:
         """Reads the manifest as a restart does. Raises ``SaveFailed`` unless a restart could use it."""

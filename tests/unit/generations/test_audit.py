@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from checkpointing.errors import Corrupt
-from checkpointing.format.manifest import file_name
+from checkpointing.format.manifest import file_name, manifest_of
 from checkpointing.generations.audit import AuditFinding, audit_generations, audit_log, read_back, repair_hint
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.codec import decode, encode
-from checkpointing.log.history import Pin, Quarantine
+from checkpointing.log.history import Pin, Quarantine, Verified
 from checkpointing.log.log import Log
 from checkpointing.stores.memory import MemoryStore
-from tests.unit.small_generations import RUN, Ranks, cut_of, file_of
+from tests.unit.small_generations import RUN, Ranks, cut_of, file_of, part_of
 
 pytestmark = pytest.mark.usefixtures("each_form")
 
@@ -69,6 +69,18 @@ def test_nor_of_a_run_whose_old_generations_were_given_up() -> None:
     run = Run()
     run.repository.retire(Retention(last=1, best=0), term=2)
     assert len(run.repository.view.generations) == 2
+    assert run.audit() == []
+
+
+def test_nor_of_a_save_whose_commit_alone_is_there_yet() -> None:
+    run = Run()
+    cut = cut_of(50, term=2, number=9)
+    run.repository.put_file(cut.generation, file_name(0), file_of(cut, 0))
+    run.repository.commit(manifest_of(cut, [part_of(cut, 0)]), term=2)
+    assert run.audit() == []
+    run.repository.append(Verified(name=cut.generation), term=2, hint_later=True)
+    assert [found.place for found in run.audit()] == ["hint"]
+    run.repository.retire(Retention(), term=2)
     assert run.audit() == []
 
 

@@ -31,7 +31,7 @@ from checkpointing.log.history import (  # fmt: skip
     Verified,
     after,
 )
-from checkpointing.log.log import Log
+from checkpointing.log.log import Log, read_hint
 from checkpointing.stores.contract import Buffer, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from tests.faults import FaultyStore, PowerCut
@@ -212,6 +212,18 @@ def test_appending_to_an_undisturbed_log_is_one_request_and_one_for_the_hint() -
     store.calls.clear()
     log.append(Stop(), term=1)
     assert store.calls == [f"create {SLOT.format(2)}", "put runs/r/hint.json"]
+
+
+@pytest.mark.parametrize("entry", [Pin(name="b"), None])
+def test_who_soon_appends_again_leaves_one_hint_for_both(entry: Pin | None) -> None:
+    store = MemoryStore()
+    log = Log(store, "r")
+    log.append(Lease(owner="me"))
+    before = read_hint(store, "r")
+    log.append(Pin(name="a"), hint_later=True)
+    assert read_hint(store, "r") == before
+    log.decide(lambda view: entry)
+    assert read_hint(store, "r").number == log.number == (3 if entry else 2)
 
 
 @pytest.mark.parametrize(
