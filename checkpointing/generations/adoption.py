@@ -16,6 +16,8 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation, Pin, Verified
 from checkpointing.stores.contract import Unavailable
 
+# How the leases of rebuilds name their owners.
+_REBUILDS = "fsck --rebuild on "
 _NOT_SIGNED = "its manifest is not signed with the store's key"
 
 
@@ -70,12 +72,17 @@ def _adopt(
         yield Adoption(generation=generation)
 
 
-def rebuild(repository: Repository, owner: str) -> Iterator[Adoption]:
-    """Begins a term above all others, and adopts all that is whole. Call it after ``refresh``."""
-    chosen = adoptable(repository)
-    # The lease signs the log, or begins one with another id. Where all was lost, what else is signed tells
-    # that the run had a key.
-    signed = repository.signed_ones(chosen)
-    believed = signed if signed or repository.is_signed else chosen
-    repository.lease(owner)
+def rebuild(repository: Repository, where: str) -> Iterator[Adoption]:
+    """Begins a term above all others, and adopts all that is whole. Call it after ``refresh``.
+
+    If one that was cut off began the log, and a life with it, this one adopts what that one would have.
+    """
+    is_begun = repository.is_only_of(_REBUILDS)
+    chosen = repository.unnamed() if is_begun else adoptable(repository)
+    # The lease signs the log, or begins one with another id than the saves name. Where all was lost, what
+    # else is signed tells that the run had a key.
+    known = [*chosen, *repository.view.generations] if is_begun else chosen
+    signed = repository.signed_ones(known, of_any_log=is_begun)
+    believed = signed if signed or (repository.is_signed and not is_begun) else chosen
+    repository.lease(f"{_REBUILDS}{where}")
     yield from _adopt(repository, chosen, believed)

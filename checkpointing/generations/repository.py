@@ -169,10 +169,17 @@ class Repository:
         with self._lock:
             return self._log.is_signed()
 
-    def signed_ones(self, generations: Iterable[Generation]) -> list[Generation]:
+    def is_only_of(self, owners: str) -> bool:
+        """Says whether one whose name begins with ``owners`` began the log, and nobody else has taken the run
+        over since. Call it after ``refresh``.
+        """
+        with self._lock:
+            return all((one or "").startswith(owners) for one in (self._log.begun_by(), self.view.owner))
+
+    def signed_ones(self, generations: Iterable[Generation], *, of_any_log: bool = False) -> list[Generation]:
         """Returns those whose manifest is signed with the key of this process, for this log."""
         with self._lock:
-            log = self._log.log_id()
+            log = None if of_any_log else self._log.log_id()
         return [one for one in generations if has_our_signature(self._signer, self.place(one.name), one, log)]
 
     def given_up(self) -> set[str]:

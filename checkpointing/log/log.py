@@ -183,6 +183,14 @@ class Log:
         """Says whether the log, as it was read last, is signed with the key of this process."""
         return self._trust.is_signed_with_our_key(before=self._number + 1)
 
+    def begun_by(self) -> str | None:
+        """Returns who began the log; None unless its first record is a lease, with the key a signed one."""
+        with suppress(Corrupt):
+            entry = self._get(1).entry
+            if isinstance(entry, Lease) and not self._trust.may_be_anybodys(1):
+                return entry.owner
+        return None
+
     def log_id(self) -> str | None:
         """See ``Trust.log_id``."""
         return self._trust.log_id()

@@ -107,6 +107,10 @@ class Trust:
     def is_signed_with_our_key(self, *, before: int) -> bool:
         return self._signer.has_key and self.is_signed(before=before)
 
+    def may_be_anybodys(self, number: int) -> bool:
+        """Says whether there is a key, and nothing up to record ``number`` is signed with it."""
+        return self._signer.has_key and not self.is_signed(before=number + 1)
+
     def sign(self, number: int, entry: Entry, data: bytes) -> bytes:
         """Signs with the key, if there is one: a lease or first record always, others in a signed log alone.
 

@@ -49,10 +49,10 @@ def adopt_named(repository: Repository, names: Sequence[str], say: Callable[[str
     return _told(adopt(repository, chosen, is_named=bool(names)), say)
 
 
-def rebuild_log(repository: Repository, owner: str, say: Callable[[str], None]) -> Adopted:
+def rebuild_log(repository: Repository, where: str, say: Callable[[str], None]) -> Adopted:
     if repository.refresh().term == 0 and not repository.stored_generations():
         raise no_such_run(repository.store, repository.run)
-    return _told(rebuild(repository, owner), say)
+    return _told(rebuild(repository, where), say)
 
 
 def _told(adoptions: Iterable[Adoption], say: Callable[[str], None]) -> Adopted:

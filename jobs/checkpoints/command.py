@@ -194,7 +194,7 @@ def _adopt(args: argparse.Namespace, repository: Repository) -> int:
 
 
 def _rebuild(args: argparse.Namespace, repository: Repository) -> int:
-    return _end_adopting(args, rebuild_log(repository, f"fsck --rebuild on {gethostname()}", _teller(args)))
+    return _end_adopting(args, rebuild_log(repository, gethostname(), _teller(args)))
 
 
 def _end_adopting(args: argparse.Namespace, adopted: Adopted) -> int:

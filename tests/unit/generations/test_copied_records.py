@@ -222,6 +222,73 @@ def test_a_log_that_is_gone_is_rebuilt_from_what_was_signed_for_it() -> None:
     assert kept(store) == saved
 
 
+def lose_all_but_saves(store: Store) -> None:
+    for name in list(store.list(f"runs/{RUN}")):
+        if "/gen/" not in name:
+            store.delete(name)
+
+
+def refreshed(store: Store) -> Repository:
+    repository = Repository(store, RUN)
+    repository.refresh()
+    return repository
+
+
+@pytest.mark.parametrize("num_adopted", [0, 1, 2])
+@pytest.mark.parametrize("num_cuts", [1, 2])
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_rebuild_that_was_cut_off_goes_on_when_it_is_begun_again(
+    num_adopted: int, num_cuts: int, has_key: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_key:
+        monkeypatch.delenv(VARIABLE)
+    store = MemoryStore()
+    saved = trained(store, 1, 2, 3)
+    lose_all_but_saves(store)
+    for _ in range(num_cuts):
+        cut_off(store, num_adopted if num_cuts == 1 else 0)
+
+    assert {one.problem for one in rebuild(refreshed(store), "a host")} == {None}
+    assert kept(store) == saved
+
+
+def test_a_rebuild_that_was_cut_off_takes_in_no_more_than_the_first_would_have() -> None:
+    store, unsigned = MemoryStore(), MemoryStore()
+    saved = trained(store, 1)
+    (planted,) = trained(unsigned, 7)
+    manifest = f"runs/{RUN}/gen/{planted}/{MANIFEST}"
+    unsigned.put(manifest, signed(bytes(unsigned.get(manifest)), None))
+    lose_all_but_saves(store)
+    cut_off(store, 1)
+    copy(unsigned, store, f"runs/{RUN}/gen")
+    list(rebuild(refreshed(store), "a host"))
+    assert kept(store) == saved
+
+
+def test_once_a_run_has_gone_on_a_rebuild_takes_in_nothing_of_another_log() -> None:
+    store, another = MemoryStore(), MemoryStore()
+    saved = trained(store, 1)
+    trained(another, 1)
+    (planted,) = trained(another, 7)
+    lose_all_but_saves(store)
+    list(rebuild(refreshed(store), "a host"))
+    saved += trained(store, 2)
+    copy(another, store, f"runs/{RUN}/gen/{planted}")
+    list(rebuild(refreshed(store), "a host"))
+    assert kept(store) == saved
+
+
+def cut_off(store: Store, num_adopted: int) -> None:
+    """A rebuild that ends after its lease, and after so many generations."""
+    repository = refreshed(store)
+    if num_adopted:
+        adoptions = rebuild(repository, "a host")
+        for _ in range(num_adopted):
+            next(adoptions)
+    else:
+        repository.lease("fsck --rebuild on a host")
+
+
 def test_the_id_stands_in_what_the_key_signs_and_is_that_of_the_first_record() -> None:
     store = MemoryStore()
     (saved,) = trained(store, 1)
