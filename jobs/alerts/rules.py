@@ -8,7 +8,7 @@ The age of the newest checkpoint counts across a driver's attempts, and while no
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import mean, median
 from typing import Literal
 
 from jobs.execution.messages import Heartbeat
@@ -164,6 +164,7 @@ class Alarms:
         self._paces: dict[int, deque[float]] = {}
         self._usual_paces: dict[int, float] = {}
         self._nodes: dict[int, str] = {}
+        self._straggler = -1
         self._loads: dict[int, deque[float]] = {}
         self._usual_loads: dict[int, float] = {}
         self._next_looks: dict[int, float] = {}
@@ -276,10 +277,15 @@ class Alarms:
         facts: dict[str, AlarmFact] = {"rank": slowest, "ratio": ratio} | ({"node": node} if node else {})
         who = f"rank {slowest} on {node}" if node else f"rank {slowest}"
         text = f"{who} takes {ratio:.2f} times as long as the others for the same product"
+        if ratio > 1 + bound:
+            self._straggler = slowest
+        # Between two throttles of its CPU a rank is as fast as the others: perhaps at most looks.
+        of_straggler = self._paces.get(self._straggler)
+        is_over = of_straggler is None or mean(of_straggler) < (1 + bound / 2) * others
         return self._judge(
             "straggler",
             ratio > 1 + bound,
-            ratio < 1 + bound / 2,
+            is_over and ratio < 1 + bound / 2,
             now,
             lambda: (text, facts),
         )

@@ -302,6 +302,18 @@ def test_a_rank_that_takes_longer_by_itself_is_a_straggler(node: str, who: str) 
     assert found[0].text.startswith(f"{who} takes ")
 
 
+def test_a_throttled_rank_is_no_less_slow_because_most_looks_meet_it_between_throttles() -> None:
+    alarms, found = Alarms(Bounds(), EVERY_MINUTE), list[Alarm]()
+    for second in range(400):
+        for rank in range(3):
+            is_throttled = rank == 1 and (second < 20 or (second < 300 and second % 3 == 0))
+            pace_s = (0.02 if is_throttled else 0.002) * (1 + second * 1e-6)
+            found += alarms.hear(replace(BEAT, rank=rank, pace_s=pace_s), second)
+        if second == 299:
+            assert kinds(found) == [("straggler", False)]
+    assert kinds(found) == [("straggler", False), ("straggler", True)]
+
+
 def test_a_rank_alone_is_no_straggler_and_a_pace_that_is_told_again_counts_once() -> None:
     alarms = Alarms(Bounds(), EVERY_MINUTE)
     beats = [replace(BEAT, rank=rank, pace_s=pace) for rank, pace in ((0, 0.1), (1, 0.9))]
