@@ -16,6 +16,13 @@ INTERFACE_LABEL = "longhaul.interface"
 # compared with one worker on one.
 _CPU = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 
+# With ``deterministic``: what libraries read as they first touch a device. Without a work space per stream
+# torch refuses cuBLAS's products. NCCL's reductions in switches (NVLS) have no fixed order; a ring of one
+# protocol has one. Megatron-LM's deterministic mode asks for such an algorithm too. RCCL reads these as well,
+# and has algorithms of its own besides (MSCCL).
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+_DETERMINISTIC_AMD = {"RCCL_MSCCL_ENABLE": "0", "RCCL_MSCCLPP_ENABLE": "0"}
+
 # By default CUDA orders devices by speed. Ray and NVML number them along the bus, and the lists hold their
 # numbers.
 _NVIDIA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -49,19 +56,23 @@ def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name.startswith(_READ_AT_START)}
 
 
-def worker_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
+def worker_environment(
+    group: WorkerGroup, overrides: Mapping[str, str], *, deterministic: bool = False
+) -> dict[str, str]:
     """Returns the variables of a benchmark's worker, which gets one thread on CPUs."""
     threads = _CPU if is_on_cpus(group) else {}
-    return {**threads, **long_run_environment(group, overrides)}
+    return {**threads, **long_run_environment(group, overrides, deterministic=deterministic)}
 
 
-def long_run_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
+def long_run_environment(
+    group: WorkerGroup, overrides: Mapping[str, str], *, deterministic: bool = False
+) -> dict[str, str]:
     """Returns what any worker needs to find its device and its peers.
 
     On CPUs a long run keeps the number of threads that it finds, because no result compares it with fewer
     workers.
     """
-    return {**_devices_and_network(group), **overrides}
+    return {**_devices_and_network(group), **(_repeating(group) if deterministic else {}), **overrides}
 
 
 def _devices_and_network(group: WorkerGroup) -> dict[str, str]:
@@ -89,6 +100,13 @@ def without_device_lists(variables: Mapping[str, str]) -> dict[str, str]:
     Ray gives an empty list to an actor without devices. What reads a list as it loads would keep it.
     """
     return {name: value for name, value in variables.items() if name not in _DEVICE_LISTS}
+
+
+def _repeating(group: WorkerGroup) -> dict[str, str]:
+    """The variables by which libraries compute the same to the bit each time. gloo does, and needs none."""
+    if is_on_cpus(group):
+        return {}
+    return {**DETERMINISTIC, **(_DETERMINISTIC_AMD if group.vendor == "amd" else {})}
 
 
 def is_on_cpus(group: WorkerGroup) -> bool:

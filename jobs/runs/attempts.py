@@ -180,7 +180,7 @@ class _Attempts:
             without=without,
             may_wait=self.driver.repository.view.term > 0,
             world_size=size,
-            environment=long_run_environment(group, spec.environment),
+            environment=long_run_environment(group, spec.environment, deterministic=spec.deterministic),
             schedule_timeout_s=self.resizing.schedule_timeout_s(spec.limits.schedule_timeout_s),
             # A rank may wait for memory at the step boundary while the others are in the next step.
             collective_timeout_s=_COLLECTIVE_TIMEOUT_S + spec.checkpoint.deadline_s,

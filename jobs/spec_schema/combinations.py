@@ -96,6 +96,15 @@ def _cannot_offload(recipe: Recipe) -> str | None:
     return f"{recipe.offload} can't be had under {recipe.strategy}; expected none, or fsdp or zero3"
 
 
+def _cannot_repeat(recipe: Recipe) -> str | None:
+    if not recipe.deterministic or recipe.attention != "cudnn":
+        return None
+    return (
+        "cudnn can't be had with deterministic: true, where torch refuses that kernel; "
+        "expected auto, or another kernel"
+    )
+
+
 _CHECKS: tuple[tuple[str, Callable[[Recipe], str | None]], ...] = (
     ("seq_len", _too_long),
     ("compile", _cannot_compile),
@@ -103,4 +112,5 @@ _CHECKS: tuple[tuple[str, Callable[[Recipe], str | None]], ...] = (
     ("fp8", _has_no_fp8),
     ("fp8", _does_not_divide),
     ("offload", _cannot_offload),
+    ("attention", _cannot_repeat),
 )

@@ -20,7 +20,7 @@ from jobs.commandline.usage_error import SpecError, nearest
 from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8, Offload
 from reporting.results.redaction import REDACTED, is_secret, redacted
-from reporting.results.settings import NAMES
+from reporting.results.settings import NUMBERS, SETTINGS
 
 
 def _as_tuple(value: object) -> object:
@@ -94,7 +94,7 @@ OffloadName = Annotated[Offload, _one_of(get_args(Offload), "part of the state t
 MicroBatch = Annotated[int | Literal["max"], BeforeValidator(_count_or_max)]
 # The settings among which ``--best`` may look for the best. What it computes with in fp8 is another question
 # unless somebody asks: losses differ.
-SEARCHABLE = ("strategy", "micro_batch", *NAMES)
+SEARCHABLE = ("strategy", "micro_batch", *SETTINGS, *NUMBERS)
 SEARCHED = tuple(axis for axis in SEARCHABLE if axis != "fp8")
 SettingName = Annotated[str, _one_of(SEARCHABLE, "setting to choose")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -64,6 +64,7 @@ class RunSpec(SpecFile):
     fp8: Fp8Name = "none"
     shard_within: Count | None = None
     offload: OffloadName = "none"
+    deterministic: bool = False
     seq_len: Count = 64
     micro_batch: Count = 1
     grad_accum: Count = 1

@@ -107,6 +107,7 @@ class SweepSpec(SpecFile):
     global_batch: Count | None = None
     best: Best = Best()
     measure: Window = Window()
+    deterministic: bool = False
     repeats: Count = 5
     order: Literal["shuffled", "interleaved"] = "shuffled"
     seed: Annotated[int, Field(ge=0)] = 0

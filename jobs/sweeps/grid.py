@@ -177,7 +177,7 @@ def _recipe(spec: "SweepSpec", point: _Point) -> Recipe:
         precision=point.precision,
         seed=spec.seed,
         optimizer=spec.optimizer,
-        **settings_of(point),
+        **{**settings_of(point), "deterministic": spec.deterministic},
     )
 
 

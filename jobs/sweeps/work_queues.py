@@ -47,7 +47,7 @@ def upcoming(runs: Iterable[Run], plans: Mapping[str, Plan]) -> Upcoming | None:
     for run in runs:
         plan = plans[run.cell.cell_id]
         if plan.group is not None and is_on_cpus(plan.group) and not plan.refused:
-            told = worker_environment(plan.group, dict(run.cell.environment))
+            told = _environment(run, plan.group)
             found.setdefault(tuple(told.items()), {})[run.cell.recipe.strategy] = None
     for environment, strategies in found.items():
         return Upcoming(environment=dict(environment), strategies=tuple(strategies))
@@ -84,11 +84,16 @@ def _sessions(
             continue
         for _, together in groupby(wave, key=lambda run: _share(spec, run)):
             members = list(together)
-            environment = worker_environment(group, dict(members[0].cell.environment))
+            environment = _environment(members[0], group)
             starts = ((run, start_of(run)) for run in members)
             jobs = tuple(_job(run, plans[run.cell.cell_id], group, start) for run, start in starts if start)
             if jobs:
                 yield Session(group=group, jobs=jobs, environment=environment)
+
+
+def _environment(run: Run, group: WorkerGroup) -> dict[str, str]:
+    cell = run.cell
+    return worker_environment(group, dict(cell.environment), deterministic=cell.recipe.deterministic)
 
 
 def _share(spec: "SweepSpec", run: Run) -> tuple[int, ...]:

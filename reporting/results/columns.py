@@ -172,6 +172,7 @@ _METRICS = _columns(
         "devices",
         "number of neighbouring devices that hold one copy of the state; null means all",
     ),
+    ("deterministic", "bool", "", "whether only kernels and collectives that repeat to the bit were allowed"),
     ("micro_batch_asked", "text", "", "max if the largest micro-batch that fits was asked for"),
     ("micro_batch_trials", "int", "", "number of micro-batches tried; 0 if an earlier repeat had found it"),
     ("micro_batch_failed", "int", "sequences", "smallest micro-batch that ran out of memory"),

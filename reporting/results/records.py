@@ -234,6 +234,7 @@ class RunRecord:
     fp8: str = "none"
     offload: str = "none"
     shard_within: int | None = None
+    deterministic: bool = False
     per_device_batch: int
     grad_accum: int
     rung: int | None = None

@@ -51,6 +51,7 @@ class Row:
     fp8: str | None = None
     offload: str | None = None
     shard_within: int | None = None
+    deterministic: bool | None = None
     micro_batch_asked: str | None = None
     micro_batch_trials: int | None = None
     micro_batch_failed: int | None = None

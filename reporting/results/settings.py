@@ -24,7 +24,9 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 # What is said of a number, by column. Usually there is none.
 NUMBERS: dict[str, str] = {"shard_within": "sharded within {}"}
-NAMES = (*SETTINGS, *NUMBERS)
+# What is said where a switch is on, by column.
+SWITCHES: dict[str, str] = {"deterministic": "deterministic"}
+NAMES = (*SETTINGS, *NUMBERS, *SWITCHES)
 
 
 def settings_of(recipe_or_row: object) -> dict[str, Any]:
@@ -40,6 +42,8 @@ def settings_text(recipe_or_row: object) -> str:
 def _said(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name in SWITCHES:
+        return SWITCHES[name] if value else ""
     if name in NUMBERS:
         return NUMBERS[name].format(value)
     if value in SETTINGS[name]:

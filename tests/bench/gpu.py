@@ -9,6 +9,7 @@ It is the model that is measured, without a strategy around it. It has run on an
 
 import argparse
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +22,10 @@ from torch import Tensor, nn
 
 from checkpointing.errors import Unfit
 from cluster.accelerators import Accelerator, accelerator
+from cluster.environment import DETERMINISTIC
 from jobs.sweeps.memory_forecast import predict_memory
 from jobs.sweeps.plan import flops_again, flops_of
+from jobs.training.device import repeating
 from jobs.training.models import compiling, fp8
 from jobs.training.models.attention import kernel_of
 from jobs.training.models.decoder import Decoder
@@ -55,6 +58,7 @@ WAYS: dict[str, Settings] = {
     COMPILED: Settings(compile="block"),
     BF16_WAY: COMPILED_CHUNKED,
     f"{COMPILED}, full, chunked": replace(COMPILED_CHUNKED, activation_checkpointing="full"),
+    "deterministic": Settings(deterministic=True),
     FP8_WAYS[0]: replace(COMPILED_CHUNKED, fp8="tensorwise"),
     FP8_WAYS[1]: replace(COMPILED_CHUNKED, fp8="rowwise"),
 }
@@ -84,6 +88,7 @@ class Way:
 
     name: str
     loss: Callable[[Tensor, Tensor], Tensor] | None
+    deterministic: bool = False
     refused: str | None = None
     peak_bytes: int = 0
 
@@ -94,6 +99,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if device.type != "cpu" and (why_not := nothing_here()):
         print(f"bench-gpu: {why_not}; nothing was measured")
         return 0
+    # Read when the device is first touched, so all ways have the work space that one of them needs.
+    os.environ.update(DETERMINISTIC)
     recipe = recipe_for(told.model, told.seq_len, told.micro_batch, device)
     # In a process of its own and before all else: it needs the device for itself.
     saving = apart(blocked, replace(recipe, micro_batch=1), device=device).ratio
@@ -183,7 +190,7 @@ def our_way(bench: Bench, name: str) -> Way:
     with torch.device("meta"):
         decoder = Decoder(bench.recipe.model, settings, torch.bfloat16)
     decoder.load_state_dict(bench.parameters, assign=True)
-    return Way(name=name, loss=decoder.train())
+    return Way(name=name, loss=decoder.train(), deterministic=settings.deterministic)
 
 
 def their_way(bench: Bench) -> Way:
@@ -222,6 +229,7 @@ def _turn(bench: Bench, way: Way, optimizer: torch.optim.Optimizer) -> float:
     """The seconds of a window, after a step that finds out what memory the way needs."""
     device = bench.device
     _forget_memory(device)
+    repeating.prepare(way.deterministic)
     try:
         _step(bench, way, optimizer)
         wait_for(device)
@@ -262,6 +270,7 @@ def row_of(bench: Bench, way: Way, taken: Mapping[str, Sequence[float]]) -> Row:
     rate = bench.tokens_per_turn / median(taken[way.name])
     peak = chip.peak_flops(recipe.product_dtype) if chip else None
     is_ours = way.name in WAYS
+    repeating.prepare(way.deterministic)  # It decides which kernel ``auto`` takes.
     return Row(
         name=way.name,
         tokens_per_s=rate,

@@ -3,12 +3,13 @@
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,13 @@ _UNWANTED = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",)
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def apart(function: Callable[..., T], *args: Any, device: torch.device, deadline_s: float = DEADLINE_S) -> T:
+def apart(
+    function: Callable[..., T],
+    *args: Any,
+    device: torch.device,
+    deadline_s: float = DEADLINE_S,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> T:
     """What ``function(*args, device)`` returns in a new process, which has imported nothing before.
 
     ``function`` lives at the top level of a module; arguments and values can be pickled. The process does
@@ -30,7 +37,7 @@ def apart(function: Callable[..., T], *args: Any, device: torch.device, deadline
     """
     ours, theirs = _SPAWN.Pipe(duplex=False)
     child = _SPAWN.Process(target=_answer, args=(theirs, device, function, args), daemon=True)
-    with _environment(device):
+    with _environment(device, variables):
         child.start()
     theirs.close()  # Else the pipe never ends, and a child that dies silently looks like a slow one.
     try:
@@ -48,11 +55,12 @@ def apart(function: Callable[..., T], *args: Any, device: torch.device, deadline
 
 
 @contextmanager
-def _environment(device: torch.device) -> Iterator[None]:
+def _environment(device: torch.device, variables: Mapping[str, str]) -> Iterator[None]:
     """The variables of a child. What is set before it starts, torch finds as it loads."""
     before = dict(os.environ)
     for name in _UNWANTED:
         os.environ.pop(name, None)
+    os.environ.update(variables)
     if device.type == "cpu":
         # Else DeepSpeed would take the device that is there.
         os.environ["DS_ACCELERATOR"] = "cpu"

@@ -1,5 +1,6 @@
 """A state of a device, saved and restored, and how long a training stands still for a save."""
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,6 +121,20 @@ def round_trip(recipe: Recipe, device: torch.device) -> RoundTrip:
         losses=tuple(losses),
         losses_after_restoring=tuple(losses_after),
     )
+
+
+def trained_each(recipes: Sequence[Recipe], device: torch.device) -> list[str]:
+    """The digest of each one's state after some steps, one after the other in this process."""
+    return [_trained(recipe, device) for recipe in recipes]
+
+
+def _trained(recipe: Recipe, device: torch.device) -> str:
+    engine = build(recipe, device)
+    set_first_values(engine, recipe)
+    steps(engine, recipe, _BEFORE, device)
+    state, _ = _state(engine, layout(engine.pieces()))
+    engine.close()
+    return hashlib.sha256(state).hexdigest()
 
 
 def _state(engine: Engine, place: Layout) -> tuple[bytes, bool]:

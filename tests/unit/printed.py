@@ -203,6 +203,7 @@ class PlannedCell:
     fp8: str
     offload: str
     shard_within: int | None
+    deterministic: bool
     group: str
     repeats: int
     parameters: int

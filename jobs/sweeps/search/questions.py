@@ -5,12 +5,12 @@ per step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobs.commandline.usage_error import SpecError
 from jobs.sweeps.grid import MAX, Cell
-from jobs.training.task.settings import Settings
+from reporting.results.settings import NUMBERS, SETTINGS
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepSpec
@@ -65,5 +65,5 @@ def _values(cell: Cell) -> dict[str, Any]:
         "seq_len": recipe.seq_len,
         "micro_batch": MAX if cell.question else recipe.micro_batch,
         "precision": recipe.precision,
-        **{field.name: getattr(recipe, field.name) for field in fields(Settings)},
+        **{name: getattr(recipe, name) for name in (*SETTINGS, *NUMBERS)},
     }

@@ -5,6 +5,7 @@ from typing import assert_never
 
 import torch
 
+from jobs.training.device import repeating
 from jobs.training.models import attention, compiling, fp8
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.contract import Engine
@@ -13,6 +14,7 @@ from jobs.training.task.job import Recipe, Strategy
 
 def build(recipe: Recipe, device: torch.device) -> Engine:
     """The engine of ``recipe`` on this rank; the default process group must be up."""
+    repeating.prepare(recipe.deterministic)
     if recipe.attention != "auto":
         attention.kernel_of(recipe, device, COMPUTE_DTYPE[recipe.precision])
     if recipe.compile == "block":

@@ -2,6 +2,7 @@
 
 To add one, give it a field here, its words or its number's text in ``reporting.results.settings``, a field in
 ``RunRecord`` and in ``Row``, a column, and a key in ``RunSpec``, ``Axes`` and ``Selection``.
+``deterministic`` is no axis: it is for whole processes, so all cells of a sweep have it or none.
 """
 
 from dataclasses import dataclass
@@ -29,3 +30,4 @@ class Settings:
     fp8: Fp8 = "none"
     shard_within: int | None = None
     offload: Offload = "none"
+    deterministic: bool = False

@@ -1,5 +1,6 @@
 """What the checks of ``make gpu`` are made of, as far as a CPU can run it."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,17 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from jobs.training.task.job import Recipe
 from jobs.training.task.settings import Settings
 from tests.bench import gpu
 from tests.bench.gpu_table import Row, goals, speedup, table
 from tests.gpu.apart import apart
 from tests.gpu.here import CPU, nothing_here
 from tests.gpu.measuring import ALL_READINGS, cell, larger_recipe, times, told_by
-from tests.gpu.saves import blocked, difference, parted, round_trip_each
+from tests.gpu.saves import blocked, difference, parted, round_trip_each, trained_each
 from tests.gpu.trainings import Course, plain, train_each, with_settings
 from tests.live.command_line import ROOT
 from tests.unit.devices import ADDRESS, H100, MI300X
 
+TOLD = {"LONGHAUL_TOLD": "1"}
 pytestmark = pytest.mark.skipif(nothing_here() is None, reason="there is a device: `make gpu` checks it")
 
 
@@ -42,6 +45,18 @@ def test_courses_begin_with_the_same_values_under_each_strategy() -> None:
     assert [other.distance(ours) < 1e-5 for other in others] == [True] * 3
     assert refused.refused is not None and refused.refused.startswith("attention: cudnn can't be had")
     assert Course(losses=(1.0, 2.0)).distance(Course(losses=(1.5, 1.0))) == 1.0
+
+
+def test_states_of_two_processes_are_compared() -> None:
+    recipe = replace(plain("ddp", "fp32"), deterministic=True)
+    one, again = apart(trained_each, [recipe, replace(recipe, seed=2)], device=CPU, variables=TOLD)
+    assert apart(_trained_if_told, recipe, device=CPU, variables=TOLD) == one != again
+    assert TOLD.keys().isdisjoint(os.environ)
+
+
+def _trained_if_told(recipe: Recipe, device: torch.device) -> str:
+    assert os.environ.items() >= TOLD.items()
+    return trained_each([recipe], device)[0]
 
 
 @pytest.mark.soak

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from cluster.environment import (
+    DETERMINISTIC,
     INTERFACE_LABEL,
     long_run_environment,
     read_at_start,
@@ -18,6 +19,7 @@ from tests.unit.builders import cells_of, plans_of, sessions_of, sweep
 
 AMD = {"RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1", "HSA_NO_SCRATCH_RECLAIM": "1"}
 NVIDIA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+MSCCL = {"RCCL_MSCCL_ENABLE": "0", "RCCL_MSCCLPP_ENABLE": "0"}
 CPU = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 
 
@@ -65,6 +67,25 @@ def test_a_specs_override_of_a_group_reaches_its_workers_and_no_others() -> None
     (red, *_), (blue, *_) = found["red"], found["blue"]
     assert red.environment == {**AMD, "NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "eth0"}
     assert blue.environment == NVIDIA
+
+
+@pytest.mark.parametrize(("vendor", "also"), [("nvidia", {}), ("amd", MSCCL)])
+def test_what_repeats_to_the_bit_is_told_to_devices_libraries_unless_a_spec_says_otherwise(
+    vendor: Vendor, also: dict[str, str]
+) -> None:
+    usual = long_run_environment(group(vendor), {})
+    found = long_run_environment(group(vendor), {"NCCL_PROTO": "LL"}, deterministic=True)
+    assert found == {**usual, **DETERMINISTIC, **also, "NCCL_PROTO": "LL"}
+    assert long_run_environment(group(vendor, simulated=True), {}, deterministic=True) == {}
+    assert worker_environment(group("cpu"), {}, deterministic=True) == CPU
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_sweeps_workers_are_told_what_its_cells_ask_for(deterministic: bool) -> None:
+    spec, there = sweep(deterministic=deterministic), {"local": group("nvidia")}
+    runs = [Run(cell=cell, repeat=1, order=order) for order, cell in enumerate(cells_of(spec))]
+    (found,) = sessions_of(spec, runs, plans_of(spec, *there.values()), there)["local"]
+    assert found.environment == {**NVIDIA, **(DETERMINISTIC if deterministic else {})}
 
 
 def test_a_job_knows_whether_its_groups_devices_may_differ() -> None:

@@ -17,7 +17,7 @@ from jobs.training.task.settings import (
     Settings,
 )
 from reporting.results.rows import Row
-from reporting.results.settings import NAMES, NUMBERS, SETTINGS, settings_of, settings_text
+from reporting.results.settings import NAMES, NUMBERS, SETTINGS, SWITCHES, settings_of, settings_text
 
 WORDS = {
     "activation_checkpointing": Checkpointing,
@@ -29,7 +29,7 @@ WORDS = {
 }
 
 
-def row(**values: str | int | None) -> Row:
+def row(**values: str | bool | int | None) -> Row:
     return Row(source="made up", **values)  # type: ignore[arg-type]  # settings all
 
 
@@ -47,6 +47,9 @@ def test_every_setting_has_words_or_the_text_of_its_number() -> None:
     assert set(NAMES) == {field.name for field in fields(Settings)}
     assert all(Recipe.__dataclass_fields__[name].default is None for name in NUMBERS)
     assert settings_text(row(shard_within=8)) == "sharded within 8"
+    assert all(Recipe.__dataclass_fields__[name].default is False for name in SWITCHES)
+    assert settings_text(row(deterministic=True)) == "deterministic"
+    assert settings_text(row(deterministic=False)) == ""
 
 
 def test_of_the_usual_and_of_the_unknown_nothing_is_said() -> None:
@@ -68,5 +71,8 @@ def test_a_word_of_somebody_else_is_short_and_harmless(value: str) -> None:
 
 
 def test_settings_are_those_of_anything_that_has_them() -> None:
-    usual = {**{name: next(iter(texts)) for name, texts in SETTINGS.items()}, **dict.fromkeys(NUMBERS)}
+    usual = {
+        **{name: next(iter(texts)) for name, texts in SETTINGS.items()},
+        **dict.fromkeys((*NUMBERS, *SWITCHES)),
+    }
     assert settings_of(SimpleNamespace(**usual)) == usual

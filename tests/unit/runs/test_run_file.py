@@ -78,6 +78,7 @@ BAD_FILES = {
     "no neighbours at all": GOOD + "strategy: fsdp\nshard_within: 0\n",
     "offloading without slices": GOOD + "strategy: zero2\noffload: optimizer\n",
     "an unknown thing to offload": GOOD + "strategy: zero3\noffload: params\n",
+    "a kernel that does not repeat": GOOD + "deterministic: true\nattention: cudnn\n",
     "two mistakes": GOOD + "strategy: dpp\ncheckpoint: {on_busy: waits}\n",
 }
 

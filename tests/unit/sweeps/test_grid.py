@@ -101,6 +101,7 @@ def test_what_does_not_determine_a_result_leaves_the_identity(change: dict[str, 
         {"seed": 1},
         {"share_nodes": True},
         {"spread": True},
+        {"deterministic": True},
         {"grad_accum": 2},
         *(
             {"axes": {axis: [value]}}
@@ -415,3 +416,14 @@ def test_a_global_batch_that_cannot_be_divided_names_the_combination(micro_batch
     axes = {"world_size": [1, 2], "micro_batch": micro_batch}
     with pytest.raises(SpecError, match=r"global_batch: 9 sequences can't be divided among 2 devices"):
         cells_of(sweep(axes=axes, global_batch=9))
+
+
+def test_all_cells_of_a_deterministic_sweep_are_and_without_the_key_identities_are_as_before() -> None:
+    found = cells_of(sweep(deterministic=True, axes={"attention": ["auto", "math"]}))
+    assert [cell.recipe.deterministic for cell in found] == [True, True]
+    assert found[0].readable_name.endswith("-deterministic-local")
+    assert the_id(deterministic=False) == the_id() == "650c5ad9e1fe923d"
+    with pytest.raises(
+        SpecError, match=r"axes\.attention: cudnn can't be had with deterministic: true, where"
+    ):
+        expand(sweep(deterministic=True, axes={"attention": ["cudnn"]}), ["local"])
