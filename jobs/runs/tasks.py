@@ -22,6 +22,7 @@ from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.token_check import Data, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.stored_spec import store_spec
+from jobs.training.data.mixture import weights_text
 from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.task.task import Mixture, Origin, Task, Tokens
 
@@ -197,7 +198,7 @@ def described_run(spec: RunSpec, data: Data | None) -> Mapping[str, Any]:
             described["data"] |= {
                 "digest": hashlib.sha256(digests.encode()).hexdigest(),
                 "samples": data.num_samples,
-                "mixture": ", ".join(f"{one.name} {one.weight}" for one in sources),
+                "mixture": weights_text(data),
                 "end_id": sources[0].tokens.end_id,
             }
     return described

@@ -2,7 +2,8 @@
 
 A resumed run keeps its model, its samples and their order, its arithmetic and its optimizer. Strategy and
 world size may change as long as a step has the same number of samples. Saving, evaluation, recording, limits
-and the length of the run may change too. So may the name of a model and the folder that it was read from.
+and the length of the run may change too. So may the weights of a mixture's sources, from where the run is,
+the name of a model, and the folder that it was read from.
 """
 
 import json
@@ -11,13 +12,14 @@ from typing import Any
 
 from jobs.launch.torchrun import name_flag
 from jobs.spec_schema.stored_spec import Described, stored_model
+from jobs.training.data.mixture import names_in
 from jobs.training.models.hugging_face import config_json
 from jobs.training.task.presets import ModelConfig
 
 _KEPT = ("model", "weights", "seed", "precision", "seq_len")
 _KEPT_SECTIONS = ("model", "optimizer", "data")
 # These keys say where tokens are and how they are checked. The tokens' digest says which they are, and
-# ``data.mixture`` how they are mixed.
+# ``data.mixture`` which sources are mixed in which order.
 _OF_PLACE = ("data.path", "data.sources", "data.tokenizer", "data.local.dir", "data.local.gib")
 _BATCH = "world_size x micro_batch x grad_accum"
 
@@ -34,9 +36,11 @@ def refusals(stored: Described, wanted: Described, defaults: Described, *, place
     run = place.rpartition("/")[2]
     lines = []
     for key in sorted(key for key in asks if _is_kept(key, asks)):
-        before = has.get(key, usual.get(key))
-        if before != asks[key]:
-            lines.append(f"{key}: {_found(run, before, asks[key])}; {_how_back(key, before, asks)}")
+        before, now = has.get(key, usual.get(key)), asks[key]
+        if key == "data.mixture" and before:
+            before, now = names_in(before), names_in(now)
+        if before != now:
+            lines.append(f"{key}: {_found(run, before, now)}; {_how_back(key, before, asks)}")
     before, now = _sequences({**usual, **has}), _sequences({**usual, **asks})
     if before != now:
         found = _found(run, f"{before} sequences per step", now)
@@ -86,7 +90,7 @@ def _how_back(key: str, before: object, asks: Described) -> str:
     if key == "data.digest":
         return f"put the tokens back at {asks.get('data.path') or 'the places of the sources'}"
     if key == "data.mixture":
-        return "name the same sources in the same order, with the same weights"
+        return "name the same sources in the same order; their weights may change"
     if key.startswith("model."):
         return "give the config.json that it began with"
     return f"put it back (--set {key}={_shown(before)})"

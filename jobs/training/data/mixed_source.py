@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from jobs.training.data.mixture import mixed_at, shares_of
+from jobs.training.data.mixture import RecordedStretches, mixed_at, shares_of, stretches_of
 from jobs.training.data.sample_source import SampleSource
 from jobs.training.task.sample_order import SampleOrder
 from jobs.training.task.task import Mixture
@@ -16,13 +16,16 @@ class MixedSource:
     source in turn.
     """
 
-    def __init__(self, mixture: Mixture, sources: Sequence[SampleSource]) -> None:
+    def __init__(
+        self, mixture: Mixture, sources: Sequence[SampleSource], stretches: RecordedStretches = ()
+    ) -> None:
         self._mixture = mixture
         self._sources = sources
         self._shares = shares_of(mixture)
+        self._stretches = stretches_of(stretches)
 
     def number_at(self, position: int, *, seed: int, order: SampleOrder) -> int:
-        source, number = mixed_at(position, self._shares, seed=seed, order=order)
+        source, number = mixed_at(position, self._shares, seed=seed, order=order, stretches=self._stretches)
         return sum(share.num_samples for share in self._shares[:source]) + number
 
     def read(self, numbers: Sequence[int]) -> list[Tensor]:

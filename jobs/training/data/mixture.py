@@ -5,15 +5,21 @@ first p samples, for every p, a source has its share of p by weight, rounded up 
 
 Each source is a stream of its own: one epoch after another, each in an order of its own. The order does not
 depend on the other sources or on weights.
+
+A run that is resumed with other weights begins a *stretch* at its position. What stands before it stays as it
+was: each source goes on behind its own last sample. Every save holds the run's stretches.
 """
 
 import hashlib
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
+from typing import Any
 
+from jobs.training.ranks.typed_json import typed
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at
 from jobs.training.task.task import Mixture
 
@@ -28,6 +34,67 @@ class Share:
     name: str
     weight: int
     num_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """From the position ``first`` on, sources have their shares by ``weights``. ``drawn`` is how many samples
+    of each source stand before.
+    """
+
+    first: int
+    weights: tuple[int, ...]
+    drawn: tuple[int, ...]
+
+
+# Of each stretch, its first position and its weights as ``weights_text`` tells them.
+RecordedStretches = tuple[tuple[int, str], ...]
+
+
+def weights_text(mixture: Mixture) -> str:
+    return ", ".join(f"{one.name} {one.weight}" for one in mixture.sources)
+
+
+def names_in(text: str) -> list[str]:
+    """The sources that a ``weights_text`` names, in their order."""
+    return [one.rpartition(" ")[0] for one in text.split(", ")]
+
+
+def continued(recorded: RecordedStretches, mixture: Mixture, position: int) -> RecordedStretches:
+    """The stretches of a run that goes on at ``position``, where ``recorded`` are those of its save.
+
+    Other sources begin anew: only a run that starts from another run's generation can have such.
+    """
+    now = weights_text(mixture)
+    kept = tuple(one for one in recorded if one[0] < position)
+    if not kept or names_in(kept[-1][1]) != names_in(now):
+        return ((0, now),)
+    return kept if kept[-1][1] == now else (*kept, (position, now))
+
+
+def recorded_in(state: Mapping[str, Any]) -> RecordedStretches:
+    """What a save's ``state`` holds. Raises ``ValueError`` if this version can't know it."""
+    # Saves of older versions hold the weights in their spec alone.
+    spec = state.get("spec") or {}
+    weights = (spec.get("data") or {}).get("mixture")
+    recorded: RecordedStretches = typed(
+        RecordedStretches, state.get("stretches", [[0, weights]] if weights else [])
+    )
+    stretches_of(recorded)
+    return recorded
+
+
+def stretches_of(recorded: RecordedStretches) -> tuple[Stretch, ...]:
+    """Raises ``ValueError`` if they are not as ``continued`` makes them."""
+    stretches: list[Stretch] = []
+    for first, text in recorded:
+        weights = tuple(int(one.rpartition(" ")[2]) for one in text.split(", "))
+        drawn = tuple(_num_before(first, stretches[-1])) if stretches else (0,) * len(weights)
+        is_next = first > stretches[-1].first if stretches else first == 0
+        if min(weights) < 1 or len(weights) != len(drawn) or not is_next:
+            raise ValueError(f"{text!r:.80} from {first!r} on")
+        stretches.append(Stretch(first=first, weights=weights, drawn=drawn))
+    return tuple(stretches)
 
 
 def shares_of(mixture: Mixture) -> list[Share]:
@@ -54,10 +121,23 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def mixed_at(
-    position: int, shares: Sequence[Share], *, seed: int, order: SampleOrder = NEWEST_ORDER
+    position: int,
+    shares: Sequence[Share],
+    *,
+    seed: int,
+    order: SampleOrder = NEWEST_ORDER,
+    stretches: Sequence[Stretch] = (),
 ) -> tuple[int, int]:
-    """The source at ``position``, by its place in ``shares``, and the number of the sample in that source."""
-    source, before = drawn_at(position, tuple(share.weight for share in shares))
+    """The source at ``position``, by its place in ``shares``, and the number of the sample in that source.
+
+    Without ``stretches`` the weights are those of ``shares`` all along.
+    """
+    if stretches:
+        stretch = stretches[bisect_right(stretches, position, key=lambda one: one.first) - 1]
+        source, before = drawn_at(position - stretch.first, stretch.weights)
+        before += stretch.drawn[source]
+    else:
+        source, before = drawn_at(position, tuple(share.weight for share in shares))
     share = shares[source]
     number = sample_at(before, num_samples=share.num_samples, seed=_seed_of(share.name, seed), order=order)
     return source, number
@@ -77,6 +157,11 @@ def num_drawn(end: int, weights: tuple[int, ...]) -> list[int]:
     for source, _ in _turn(weights)[:rest]:
         drawn[source] += 1
     return drawn
+
+
+def _num_before(end: int, stretch: Stretch) -> list[int]:
+    drawn = num_drawn(end - stretch.first, stretch.weights)
+    return [before + one for before, one in zip(stretch.drawn, drawn, strict=True)]
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ from cluster.probe import door
 from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.documents import num_followed, unpack_documents
 from jobs.training.data.mixed_source import MixedSource
+from jobs.training.data.mixture import RecordedStretches
 from jobs.training.data.prefetch_pool import PrefetchPool
 from jobs.training.data.sample_source import SampleSource
 from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
@@ -43,9 +44,15 @@ class Source(Readable, Protocol):
 
 
 class Samples:
-    """One rank's share of each global batch, of which ``order`` says what its samples are."""
+    """One rank's share of each global batch. ``order``, and of a mixture ``stretches``, say which samples."""
 
-    def __init__(self, task: Task, context: Context, order: SampleOrder = NEWEST_ORDER) -> None:
+    def __init__(
+        self,
+        task: Task,
+        context: Context,
+        order: SampleOrder = NEWEST_ORDER,
+        stretches: RecordedStretches = (),
+    ) -> None:
         self._task = task
         self._order = order
         self._rank = context.rank
@@ -56,7 +63,7 @@ class Samples:
         self._end_id = first.end_id if first else None
         _check_folders(task)
         read = [_token_source(task, tokens, context) for tokens in task.places]
-        self._mixed = MixedSource(task.mixture, read) if task.mixture else None
+        self._mixed = MixedSource(task.mixture, read, stretches) if task.mixture else None
         self._source: SampleSource = self._mixed or (read[0] if read else SyntheticSource(task))
 
     @property

@@ -119,7 +119,7 @@ class _Attempt:
         self._record = record
         self._start = start
         self._position = Position(task, step=start.step, position=start.position)
-        self._samples = Samples(task, context, start.sample_order)
+        self._samples = Samples(task, context, start.sample_order, start.stretches)
         # Whether the next step's samples are late on any rank.
         self._are_late = True
         self._control = Control(services.stop_request, task.longest_wait_s, context.key)
@@ -135,7 +135,8 @@ class _Attempt:
 
     def work(self) -> None:
         if self._saver:
-            self._saver.resume_from(self._start.generation, self._start.sample_order)
+            start = self._start
+            self._saver.resume_from(start.generation, start.sample_order, start.stretches)
             self._saver.start()
         status = self._context.status
         status.phase, status.step, status.num_steps = "window", self._start.step, self._task.num_steps

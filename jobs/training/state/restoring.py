@@ -28,6 +28,7 @@ from checkpointing.log.history import Load, Resumed
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
+from jobs.training.data.mixture import RecordedStretches, continued, recorded_in
 from jobs.training.health.problems import PeerFailed, Problem, error_of, problem_of
 from jobs.training.ranks.gathering import bytes_from_rank_0, from_rank_0, gather
 from jobs.training.state.pretrained import begin_with
@@ -43,7 +44,7 @@ from jobs.training.task.task import Task
 class ResumePoint:
     """Where the training resumes: ``step`` steps are done, ``position`` samples are consumed.
 
-    The position is one in ``sample_order``.
+    The position is one in ``sample_order`` and, of a mixture, in ``stretches``.
     ``is_own`` is False for a generation of another run; else ``term`` is that of the attempt that saved it.
     ``warning`` is None if everything could be restored. ``is_evaluation_due``: the evaluation after the last
     step was interrupted.
@@ -58,6 +59,7 @@ class ResumePoint:
     term: int | None = None
     warning: str | None = None
     is_evaluation_due: bool = False
+    stretches: RecordedStretches = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,24 @@ def restore(
     A run without generations starts from ``origin``, or else from the task's weights, or else from fresh
     values. If a node's disk can't be read, its saves are not used; the store's are.
     """
+    start = _restore_any(task, context, engine, repository, origin, disk)
+    if task.mixture is None:
+        return start
+    stretches = continued(start.stretches, task.mixture, start.position)
+    if start.stretches and stretches[-1] != start.stretches[-1]:
+        change = f"from sample {start.position:,} on by the weights {stretches[-1][1]}"
+        start = replace(start, trail=(*start.trail, f"{change}; before that, {start.stretches[-1][1]}"))
+    return replace(start, stretches=stretches)
+
+
+def _restore_any(
+    task: Task,
+    context: Context,
+    engine: Engine,
+    repository: Repository,
+    origin: Repository | None,
+    disk: LocalTier | None,
+) -> ResumePoint:
     saved, state = saved_run(task), EngineState(engine)
     start = restore_own(saved, context, state, repository, disk)
     if start.generation is None and origin is not None:
@@ -153,7 +173,8 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
             )
         random, cut = RandomState(context.rank, context.device), offer.manifest.cut
         try:
-            order, loaded = _order_of(cut), _load(context, state, source, offer, random)
+            order, stretches = _order_of(cut), _stretches_of(cut)
+            loaded = _load(context, state, source, offer, random)
         except Unfit:
             if context.rank == 0:
                 _forgive(source, chosen.name)
@@ -169,6 +190,7 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
                 warning=_restore_random(context, random, loaded),
                 is_evaluation_due=is_own and cut.state.get("is_evaluation_due", False),
                 sample_order=order,
+                stretches=stretches,
             )
         refused[chosen.name] = loaded
         if context.rank == 0 and chosen.is_stored and source.term is not None:
@@ -192,6 +214,17 @@ def _order_of(cut: Cut) -> SampleOrder:
         f"{cut.generation}: its samples are in the order {found!r:.40}, but this version knows {known}; "
         "go on with the version that saved it"
     )
+
+
+def _stretches_of(cut: Cut) -> RecordedStretches:
+    """Those that a mixture was read in. Raises ``Unfit`` if this version can't know them."""
+    try:
+        return recorded_in(cut.state)
+    except ValueError as error:
+        raise Unfit(
+            f"{cut.generation}: this version does not know the stretches of its mixture ({error}); "
+            "go on with the version that saved it"
+        ) from None
 
 
 def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str, str]) -> _Offer:

@@ -21,6 +21,7 @@ from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
+from jobs.training.data.mixture import RecordedStretches
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.rank_mailbox import open_mailbox
@@ -77,13 +78,16 @@ class Saver:
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
         self._sample_order: SampleOrder = NEWEST_ORDER
+        self._stretches: RecordedStretches = ()
 
-    def resume_from(self, name: str | None, sample_order: SampleOrder) -> None:
+    def resume_from(
+        self, name: str | None, sample_order: SampleOrder, stretches: RecordedStretches = ()
+    ) -> None:
         """Counts the loaded generation as durable if it is one of this run. Only rank 0 keeps that count.
 
-        The position of all saves is one in ``sample_order``.
+        The position of all saves is one in ``sample_order`` and, of a mixture, in ``stretches``.
         """
-        self._sample_order = sample_order
+        self._sample_order, self._stretches = sample_order, stretches
         before = self._repository.view.generation(name or "")
         if before and self._context.rank == 0:
             self.tally.durable(before)
@@ -197,6 +201,7 @@ class Saver:
                 "position": point.position,
                 "sample_order": self._sample_order,
                 "is_evaluation_due": point.is_evaluation_due,
+                **({"stretches": self._stretches} if self._stretches else {}),
                 **saved.about,
                 **self._state.description(),
             },

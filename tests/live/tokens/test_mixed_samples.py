@@ -1,5 +1,6 @@
 """What ranks read of a mixture: the source and the sample that the position says, whoever reads it."""
 
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -8,14 +9,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
 from jobs.training.data.mixed_source import MixedSource
-from jobs.training.data.mixture import mixed_at, shares_of
+from jobs.training.data.mixture import _seed_of, mixed_at, shares_of
 from jobs.training.data.samples import Samples
+from jobs.training.task.sample_order import sample_at
 from jobs.training.task.task import Mixture, WeightedTokens
 from jobs.training.task.token_index import DataError
 from jobs.training.task.windows import cut_into_windows
+from tests.live.attempts import Wanted, attempt_each, newest_manifest
+from tests.live.ranks import run_ranks
 from tests.live.tokens.test_samples import NUM_HELD_OUT, WORLDS, World, samples_of, step_of, write_tokens
+from tests.live.trainings import recipe_for
 
 WEIGHTS = {"web": 5, "code": 3, "books": 1}
 
@@ -99,3 +105,42 @@ def test_readers_of_many_sources_are_not_more_than_they_need_be(tmp_path: Path) 
     # Two that read and one that compares, of each.
     assert threading.active_count() - before <= 9 * 3
     assert samples.wait(0, 60.0)
+
+
+def test_weights_that_change_between_attempts_count_from_there_on_at_any_world_size(tmp_path: Path) -> None:
+    weights = [{"web": 5, "code": 3, "books": 1}, {"web": 1, "code": 1, "books": 6}]
+    first, other = (mixture_of(one, tmp_path / "tokens") for one in weights)
+    # How many steps are done then, on how many ranks.
+    attempts = [(first, 5, 1), (other, 9, 2), (other, 12, 1), (first, 16, 2)]
+    for number, (mixture, num_steps, size) in enumerate(attempts):
+        wanted = Wanted(
+            name="r",
+            recipe=recipe_for("ddp", world_size=size, grad_accum=4 // size),
+            num_steps=num_steps,
+            store=tmp_path / "store",
+            diary=tmp_path / f"diary-{number}",
+            mixture=mixture,
+        )
+        [story, *_] = run_ranks(attempt_each, [wanted], num_ranks=size, tmp_path=tmp_path)[0]
+        is_changed = any("from sample" in line for line in story.start.trail)
+        assert is_changed == (number in (1, 3))
+    changes = [[0, "web 5, code 3, books 1"], [20, "web 1, code 1, books 6"], [48, "web 5, code 3, books 1"]]
+    state = newest_manifest(tmp_path / "store", "r").cut.state
+    assert (state["position"], state["stretches"]) == (64, changes)
+
+    found: list[str] = []
+    for number, (_, _, size) in enumerate(attempts):
+        [term] = (tmp_path / f"diary-{number}").iterdir()
+        pages = [(term / str(rank)).read_text().splitlines()[1:] for rank in range(size)]
+        found += [digest for in_turn in zip(*pages, strict=True) for digest in in_turn]
+    num_read, wanted_digests = Counter[int](), []
+    for place in range(64):
+        mixture, begin = (other, 20) if 20 <= place < 48 else (first, 48 if place >= 48 else 0)
+        source, _ = mixed_at(place - begin, shares_of(mixture), seed=1)
+        windows = mixture.sources[source].tokens.windows
+        name = mixture.sources[source].name
+        number = sample_at(num_read[source], num_samples=windows.num_samples, seed=_seed_of(name, 1))
+        num_read[source] += 1
+        ids = torch.tensor([ids_of(source)[32 * number : 32 * number + 32]])
+        wanted_digests.append(hashlib.sha256(ids.numpy().tobytes()).hexdigest())
+    assert found == wanted_digests

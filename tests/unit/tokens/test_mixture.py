@@ -7,8 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.training.data.mixture import Share, drawn_at, mixed_at, num_drawn, whole_weights
+from jobs.training.data.mixture import (
+    RecordedStretches,
+    Share,
+    continued,
+    drawn_at,
+    mixed_at,
+    num_drawn,
+    recorded_in,
+    stretches_of,
+    whole_weights,
+)
 from jobs.training.task.sample_order import _drawn, share_of_rank
+from jobs.training.task.task import Mixture, Tokens, WeightedTokens
+from jobs.training.task.token_index import TokenIndex
+from jobs.training.task.windows import Windows
 
 WEIGHTS = st.lists(st.integers(1, 60), min_size=1, max_size=7).map(tuple)
 
@@ -95,3 +108,92 @@ def test_the_orders_of_many_small_sources_are_drawn_once() -> None:
     for position in range(60 * 40):
         mixed_at(position, shares, seed=0)
     assert _drawn.cache_info().misses == len(shares)
+
+
+def mixture_of(**weights: int) -> Mixture:
+    tokens = Tokens(
+        url="nowhere",
+        index=TokenIndex(dtype="uint16", shards=()),
+        windows=Windows(seq_len=1, num_samples=20),
+    )
+    return Mixture(
+        sources=tuple(
+            WeightedTokens(name=name, weight=weight, tokens=tokens) for name, weight in weights.items()
+        )
+    )
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 9), st.integers(1, 9)), max_size=6),
+    seed=st.integers(0, 3),
+)
+@settings(deadline=None, max_examples=30)
+def test_no_change_of_weights_moves_what_stands_before_it_nor_loses_a_source_s_sample(
+    changes: list[tuple[int, int, int]], seed: int
+) -> None:
+    shares = [Share(name=name, weight=1, num_samples=size) for name, size in (("web", 50), ("code", 20))]
+    recorded = continued((), mixture_of(web=3, code=1), 0)
+    before: list[tuple[int, int]] = []
+    for position, web, code in sorted(changes):
+        before = [
+            mixed_at(one, shares, seed=seed, stretches=stretches_of(recorded)) for one in range(position)
+        ]
+        recorded = continued(recorded, mixture_of(web=web, code=code), position)
+        stretches = stretches_of(recorded)
+        assert [mixed_at(one, shares, seed=seed, stretches=stretches) for one in range(position)] == before
+        # From there, each source has its share by the new weights, within one sample.
+        after = [mixed_at(position + one, shares, seed=seed, stretches=stretches)[0] for one in range(60)]
+        for end in range(60):
+            assert abs(after[:end].count(0) - Fraction(web * end, web + code)) < 1
+    stretches = stretches_of(recorded)
+    found = [mixed_at(one, shares, seed=seed, stretches=stretches) for one in range(500)]
+    # Each source is read as if it were alone: one epoch after the other.
+    for source, share in enumerate(shares):
+        alone = [mixed_at(one, [share], seed=seed)[1] for one in range(500)]
+        own = [number for at, number in found if at == source]
+        assert own == alone[: len(own)]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "position", "stretches"),
+    [
+        ((), 0, ((0, "web 3, code 1"),)),
+        (((0, "web 3, code 1"),), 50, ((0, "web 3, code 1"),)),
+        (((0, "web 1, code 1"),), 50, ((0, "web 1, code 1"), (50, "web 3, code 1"))),
+        # Nothing was read by the weights of a start that did no step.
+        (((0, "web 1, code 1"), (50, "web 2, code 1")), 50, ((0, "web 1, code 1"), (50, "web 3, code 1"))),
+        (((0, "web 3, code 1"), (50, "web 2, code 1")), 50, ((0, "web 3, code 1"),)),
+        (((0, "web 1, code 1"),), 0, ((0, "web 3, code 1"),)),
+        # A run that begins with what another run has learnt from other sources.
+        (((0, "code 1, web 3"),), 50, ((0, "web 3, code 1"),)),
+        (((0, "books 3, code 1"),), 50, ((0, "web 3, code 1"),)),
+    ],
+)
+def test_a_run_goes_on_in_the_stretches_of_its_save(
+    recorded: RecordedStretches, position: int, stretches: RecordedStretches
+) -> None:
+    assert continued(recorded, mixture_of(web=3, code=1), position) == stretches
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        ((5, "web 1"),),
+        ((0, "web 1"), (9, "web 1, code 2")),
+        ((0, "web 1"), (9, "web 2"), (9, "web 3")),
+        ((0, "web 0"),),
+        ((0, "web"),),
+        ((0, ""),),
+    ],
+)
+def test_stretches_that_no_run_records_are_refused(recorded: RecordedStretches) -> None:
+    with pytest.raises(ValueError):
+        recorded_in({"stretches": [list(one) for one in recorded]})
+
+
+def test_a_save_of_an_older_version_has_its_weights_from_its_beginning_on() -> None:
+    spec = {"data": {"kind": "tokens", "mixture": "web 3, code 1"}}
+    assert recorded_in({"spec": spec}) == ((0, "web 3, code 1"),)
+    changed = [[0, "web 1, code 1"], [20, "web 3, code 1"]]
+    assert recorded_in({"spec": spec, "stretches": changed}) == tuple(map(tuple, changed))
+    assert recorded_in({"spec": {"data": {"kind": "tokens"}}}) == recorded_in({}) == ()
