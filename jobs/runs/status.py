@@ -152,6 +152,7 @@ def recorded_facts(found: LongRun | None) -> dict[str, Any] | None:
         "num_superseded": found.num_superseded,
         "tokens_per_s": found.tokens_per_sec,
         "simulated": found.simulated,
+        "source_losses": dict(found.source_losses),
         "wall_s": found.wall_sec,
         "goodput": found.goodput,
         "phases_s": dict(found.phases),
@@ -235,6 +236,9 @@ def _recorded_lines(found: dict[str, Any]) -> list[str]:
     if found["tokens_per_s"] is not None:
         simulated = " (simulated)" if found["simulated"] else ""
         lines.append(f"{found['tokens_per_s']:,.0f} tokens/s while it trained{simulated}")
+    if found["source_losses"]:
+        losses = ", ".join(f"{name} {loss:.4f}" for name, loss in found["source_losses"].items())
+        lines.append(f"loss by source: {losses}")
     if found["goodput"] is not None:
         spent = sorted(found["phases_s"].items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {seconds / found['wall_s']:.1%}" for name, seconds in spent)

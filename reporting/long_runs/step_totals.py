@@ -5,12 +5,14 @@ Rank 0's row describes a step for all ranks; for steps that only other ranks man
 does. Then the loss is not known, since theirs is of one rank.
 """
 
-from collections import defaultdict
+import json
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from itertools import groupby
-from statistics import median
+from math import isfinite
+from statistics import fmean, median
 
 from checkpointing.stores.contract import Store
 from reporting.long_runs.downsampling import Downsampled
@@ -24,6 +26,9 @@ _MOST_POINTS = 2_000
 _STALLED = 10.0
 # Stalls are looked for among this many longest steps of an attempt.
 _MOST_LONGEST = 1_000
+# A source's loss is the mean of its newest steps, so many of them.
+_NEWEST_STEPS = 100
+_MOST_SOURCES = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +78,13 @@ class RunSteps:
     losses: Downsampled[tuple[int, float | None]] = field(default_factory=lambda: Downsampled(_MOST_POINTS))
     val_losses: Downsampled[tuple[int, float]] = field(default_factory=lambda: Downsampled(_MOST_POINTS))
 
+    by_source: dict[str, deque[float]] = field(default_factory=dict)
+
+    @property
+    def source_losses(self) -> dict[str, float]:
+        """Each source's mean loss over the newest steps that have samples of it."""
+        return {name: fmean(losses) for name, losses in sorted(self.by_source.items())}
+
     def add(
         self,
         totals: StepTotals,
@@ -83,9 +95,9 @@ class RunSteps:
         heard_step: int | None = None,
     ) -> None:
         """Adds those of ``rows`` whose steps are not in the attempt's ``totals`` yet."""
-        names = ("step", "ended_s", "step_s", "data_wait_s", "loss", "val_loss")
+        names = ("step", "ended_s", "step_s", "data_wait_s", "loss", "val_loss", "source_losses")
         columns = [rows.column(name).to_pylist() for name in names]
-        for step, ended_s, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
+        for step, ended_s, step_s, data_wait_s, loss, val_loss, by_source in zip(*columns, strict=True):
             if step <= totals.newest:
                 continue
             totals.newest = step
@@ -104,6 +116,19 @@ class RunSteps:
             self.losses.add((step, loss if is_timed else None))
             if val_loss is not None:
                 self.val_losses.add((step, val_loss))
+            for name, of_source in _losses_in(by_source):
+                if name in self.by_source or len(self.by_source) < _MOST_SOURCES:
+                    self.by_source.setdefault(name, deque(maxlen=_NEWEST_STEPS)).append(of_source)
+
+
+def _losses_in(text: str | None) -> list[tuple[str, float]]:
+    """The losses by source that a row tells; none if it is nothing that a training writes."""
+    try:
+        told = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return []
+    pairs = told.items() if isinstance(told, dict) else ()
+    return [(name, loss) for name, loss in pairs if isinstance(loss, float) and isfinite(loss)]
 
 
 def read_steps(

@@ -94,6 +94,7 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         losses=tuple(loss for _, loss in steps.losses.points()),
         val_steps=tuple(step for step, _ in steps.val_losses.points()),
         val_losses=tuple(loss for _, loss in steps.val_losses.points()),
+        source_losses=steps.source_losses,
         wall_sec=spent.wall_sec,
         goodput=spent.goodput,
         phases=spent.phases,

@@ -13,7 +13,8 @@ class LongRun:
 
     ``phases`` are seconds per phase of the goodput ledger; ``goodput`` is productive over wall time.
     Incidents are (seconds since the run's first start, kind, text). Traces are (seconds, value); power and
-    clock have one trace per device.
+    clock have one trace per device. ``source_losses`` are the mean losses of a mixture's sources over their
+    newest steps.
     """
 
     name: str
@@ -30,6 +31,7 @@ class LongRun:
     losses: tuple[float | None, ...] = ()
     val_steps: tuple[int, ...] = ()
     val_losses: tuple[float, ...] = ()
+    source_losses: Mapping[str, float] = field(default_factory=dict)
     wall_sec: float | None = None
     goodput: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)

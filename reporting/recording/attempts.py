@@ -1,7 +1,9 @@
 """These types are what the attempts of a long run record about themselves. Pure."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from math import isfinite, nan
 from typing import Literal, SupportsFloat
 
 IncidentKind = Literal[
@@ -53,11 +55,33 @@ class LossOverRanks:
         self.is_known = True
 
 
+class LossesBySource:
+    """A step's mean loss over all ranks for each of the ``names``, which is known some steps later."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.is_known = False
+        self.text: str | None = None
+        self._names = names
+
+    def know(self, sums: Sequence[float] | None) -> None:
+        """Sets for each source in turn the sum of its losses and its number of tokens; None if nobody can
+        tell them any more.
+        """
+        self.is_known = True
+        if sums:
+            pairs = zip(self._names, sums[::2], sums[1::2], strict=True)
+            means = {
+                name: round(total / count, 6) for name, total, count in pairs if count and isfinite(total)
+            }
+            self.text = json.dumps(means)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One finished step, as the training reports it. ``loss`` and ``grad_norm`` may still be on a device.
 
-    ``tokens`` counts this rank's tokens only. A ``LossOverRanks`` may become known after the step.
+    ``tokens`` counts this rank's tokens only. A ``LossOverRanks`` may become known after the step. So may
+    ``source_losses``, of a run on several sources.
     """
 
     step: int
@@ -68,6 +92,7 @@ class Step:
     grad_norm: SupportsFloat | None = None
     learning_rate: float | None = None
     val_loss: float | None = None
+    source_losses: LossesBySource | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkpointing.stores.contract import Store, check_name
-from reporting.recording.attempts import DRIVER, RecordedAttempt
+from reporting.recording.attempts import DRIVER, LossesBySource, RecordedAttempt
 from reporting.results.columns import ADDED, PARTS, SUPERSEDED, Column
 
 SCHEMA_VERSION = 1
@@ -270,6 +270,7 @@ def _completed(table: str, rows: Rows) -> Rows:
 
 def _array(column: Column, values: Sequence[Any]) -> pa.Array:
     found = [_number(value) for value in values] if column.kind == "float" else values
+    found = [value.text if isinstance(value, LossesBySource) else value for value in found]
     return pa.array(found, type=_TYPES[column.kind])
 
 

@@ -19,6 +19,7 @@ from reporting.recording.attempts import (
     DeviceSample,
     Incident,
     IncidentKind,
+    LossesBySource,
     LossOverRanks,
     RecordedAttempt,
     Step,
@@ -118,7 +119,7 @@ class Recorder:
         seconds = (spent.get("productive", 0.0), spent.get("data wait", 0.0))
         row = (
             done.step, done.position, done.epoch, self._current[1], *seconds, done.tokens, done.loss,
-            done.grad_norm, done.learning_rate, self._memory_bytes, done.val_loss,
+            done.grad_norm, done.learning_rate, self._memory_bytes, done.val_loss, done.source_losses,
         )  # fmt: skip
         self._append(self._steps, row)
 
@@ -196,10 +197,11 @@ class Recorder:
         return is_sent
 
     def _known_steps(self) -> list[tuple[Any, ...]]:
-        """Takes the steps before the first whose loss over all ranks is not known yet."""
+        """Takes the steps before the first whose losses over all ranks are not known yet."""
         taken: list[tuple[Any, ...]] = []
         for _ in range(len(self._steps)):
-            if isinstance(loss := self._steps[0][_LOSS], LossOverRanks) and not loss.is_known:
+            late = (self._steps[0][_LOSS], self._steps[0][-1])
+            if any(isinstance(one, LossOverRanks | LossesBySource) and not one.is_known for one in late):
                 break
             taken.append(self._steps.popleft())
         return taken

@@ -55,6 +55,17 @@ _STEPS = _columns(
     ("val_loss", "float", "nats/token", "mean loss over held-out samples and all ranks, after an evaluation"),
 )
 
+# This column was added later; steps recorded before that have null in it.
+_STEPS_ADDED = _columns(
+    (
+        "source_losses",
+        "text",
+        "nats/token",
+        "JSON: mean loss over all ranks of each source of a mixture that the step has samples of; only rank "
+        "0 records it",
+    ),
+)
+
 _SAMPLES = _columns(
     ("device", "text", "", "name of the device, with its number on the node"),
     (
@@ -318,12 +329,12 @@ _METRICS = _columns(
 )
 
 PARTS: Mapping[str, tuple[Column, ...]] = {
-    "steps": (*_KEY_COLUMNS, *_STEPS),
+    "steps": (*_KEY_COLUMNS, *_STEPS, *_STEPS_ADDED),
     "samples": (*_KEY_COLUMNS, *_SAMPLES, *_SAMPLES_ADDED),
     "incidents": (*_KEY_COLUMNS, *_INCIDENTS),
     "phases": (*_KEY_COLUMNS, *_PHASES),
 }
-ADDED: Mapping[str, tuple[Column, ...]] = {"samples": _SAMPLES_ADDED}
+ADDED: Mapping[str, tuple[Column, ...]] = {"steps": _STEPS_ADDED, "samples": _SAMPLES_ADDED}
 SUPERSEDED = Column(
     name="superseded",
     kind="bool",

@@ -28,6 +28,9 @@ class MixedSource:
         source, number = mixed_at(position, self._shares, seed=seed, order=order, stretches=self._stretches)
         return sum(share.num_samples for share in self._shares[:source]) + number
 
+    def source_of(self, number: int) -> int:
+        return self._place(number)[0]
+
     def read(self, numbers: Sequence[int]) -> list[Tensor]:
         rows = [iter(source.read(own)) for source, own in self._divided(numbers)]
         return [next(rows[self._place(number)[0]]) for number in numbers]

@@ -71,6 +71,21 @@ class Samples:
         """Whether there are tokens in the rows after which nothing is learnt."""
         return self._are_chat or self._end_id is not None
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources of a mixture."""
+        return tuple(one.name for one in self._task.mixture.sources) if self._task.mixture else ()
+
+    def by_source(self, position: int, of_rows: Sequence[Tensor]) -> Tensor:
+        """Sums ``of_rows``, a tensor for each micro-batch of the step that begins after ``position`` samples,
+        by the sources of the rows. Nobody waits for the device.
+        """
+        assert self._mixed is not None
+        sources = torch.tensor([self._mixed.source_of(number) for number in self._numbers(position)])
+        is_of = self._copied(sources == torch.arange(len(self.sources)).unsqueeze(1))
+        # No product of matrices: those may be computed in TF32.
+        return (is_of.unsqueeze(2) * torch.cat(list(of_rows))).sum(dim=1)
+
     def rows(self, position: int) -> list[Tensor]:
         """The micro-batches, on the host, of the step that begins after ``position`` samples."""
         recipe = self._task.recipe

@@ -6,7 +6,8 @@ from cluster.probe import door
 
 
 class LateFigure:
-    """Launches the number's copy to the host when made. ``float`` waits until the copy has landed.
+    """Launches the number's copy to the host when made. ``float`` waits until the copy has landed. So does
+    ``values``, of several numbers.
 
     On a CPU the number is there already. Any thread may read it.
     """
@@ -18,6 +19,12 @@ class LateFigure:
         self._landed = None if is_there else door.event(number.device)
 
     def __float__(self) -> float:
+        return float(self._there())
+
+    def values(self) -> list[float]:
+        return [float(value) for value in self._there().flatten().tolist()]
+
+    def _there(self) -> Tensor:
         if self._landed is not None:
             self._landed.synchronize()
-        return float(self._number)
+        return self._number

@@ -6,11 +6,13 @@ that needs the loss over all ranks, as every save does, finds it at once. Only s
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import SupportsFloat
 
 from jobs.training.health.failures import InvalidLoss
+from jobs.training.health.late_figure import LateFigure
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.measurement import BadLoss
 from jobs.training.task.skipping import Range
@@ -23,12 +25,17 @@ _ADVICE = "a lower optimizer.lr, a longer warm-up or fp32 usually helps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """A finished step of this rank: the range of samples it read, and its results, which may be late."""
+    """A finished step of this rank: the range of samples it read, and its results, which may be late.
+
+    Of a mixture, ``by_source`` has for each source in turn the sum of its losses and the number of its
+    tokens.
+    """
 
     step: int
     samples: Range
     loss: SupportsFloat
     grad_norm: SupportsFloat | None
+    by_source: LateFigure | None = None
 
     def is_bad(self) -> bool:
         """Whether loss or gradient is not finite. Waits for this step."""
@@ -41,12 +48,14 @@ class StepDone:
 class RankLossGuard:
     """One rank's guard; every rank makes the same calls. With ``bound`` None it does not look for spikes.
 
-    ``checked_loss`` is this rank's loss of the step that ``check_last_step`` looked at last.
+    ``checked_loss`` and ``checked_sums`` are this rank's loss and ``by_source`` of the step that
+    ``check_last_step`` looked at last.
     """
 
     def __init__(self, bound: SpikeBound | None) -> None:
         self.is_alarmed = False
         self.checked_loss: float | None = None
+        self.checked_sums: Sequence[float] = ()
         self._spikes = Spikes(bound) if bound else None
         self._open: deque[StepDone] = deque(maxlen=_NUM_OPEN)
         self._good: StepDone | None = None
@@ -54,7 +63,7 @@ class RankLossGuard:
     def check_last_step(self) -> None:
         """Checks the last step, and waits for it. Call it once the next is launched: the device goes on."""
         if self._open:
-            self.checked_loss = float(self._open[-1].loss)
+            self.checked_loss, self.checked_sums = float(self._open[-1].loss), self._sums_of(-1)
             if not isfinite(self.checked_loss) or self._open[-1].has_bad_gradient():
                 self.is_alarmed = True
 
@@ -69,9 +78,19 @@ class RankLossGuard:
         newest = self._open[-1]
         return float("nan") if self.is_alarmed or newest.is_bad() else float(newest.loss)
 
+    def own_sums(self) -> Sequence[float]:
+        return self._sums_of(-1)
+
     def loss_before(self) -> float:
         """The loss of the step before the newest."""
         return float(self._open[-2].loss)
+
+    def sums_before(self) -> Sequence[float]:
+        return self._sums_of(-2)
+
+    def _sums_of(self, place: int) -> Sequence[float]:
+        late = self._open[place].by_source
+        return late.values() if late else ()
 
     def judge(self, is_any_alarmed: bool, mean_loss: float | None) -> None:
         """Judges the newest step; raises ``InvalidLoss`` on all ranks or on none.

@@ -9,6 +9,7 @@ nothing is lost.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -29,6 +30,7 @@ from jobs.training.loop.progress_reports import ProgressReporter, Report, Report
 from jobs.training.loop.rank_checks import check_store
 from jobs.training.loop.recording import AttemptRecord, recording
 from jobs.training.loop.step_boundary import StepBoundary
+from jobs.training.models.head import keeping_row_losses
 from jobs.training.state.random_state import seed
 from jobs.training.state.restoring import ResumePoint, restore
 from jobs.training.state.saving import local_tier_of, saver_for
@@ -122,7 +124,12 @@ class _Attempt:
         self._samples = Samples(task, context, start.sample_order, start.stretches)
         # Whether the next step's samples are late on any rank.
         self._are_late = True
-        self._control = Control(services.stop_request, task.longest_wait_s, context.key)
+        self._control = Control(
+            services.stop_request,
+            task.longest_wait_s,
+            context.key,
+            num_sums=2 * len(self._samples.sources),
+        )
         self._loss_guard = RankLossGuard(task.spike_bound)
         self._saver = saver_for(task, context, engine, repository, self._report_save)
         tally = self._saver.tally if self._saver else None
@@ -170,7 +177,7 @@ class _Attempt:
         point = self._boundary.cross(point, agreed, loss)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, done, num_skipped_saves)
-        self._record.mean_loss(point.step - 2, agreed.mean_loss)
+        self._record.mean_loss(point.step - 2, agreed.mean_loss, agreed.sums)
         return loss
 
     def _announce(self, point: StepPoint) -> None:
@@ -182,6 +189,7 @@ class _Attempt:
             is_alarmed=self._loss_guard.is_alarmed,
             # That of the step before the last: the device may still be at the last one.
             loss=self._loss_guard.checked_loss,
+            sums=self._loss_guard.checked_sums,
         )
 
     def _train(self, point: StepPoint) -> StepDone:
@@ -190,12 +198,14 @@ class _Attempt:
         rows = self._samples.rows(first)
         self._record.begin_step(self._engine)
         batches = self._samples.on_device(rows)
-        loss, norm = train_step(self._engine, batches, self._weight(rows)), self._engine.grad_norm
+        with keeping_row_losses() if self._samples.sources else nullcontext() as of_rows:
+            loss, norm = train_step(self._engine, batches, self._weight(rows)), self._engine.grad_norm
         done = StepDone(
             step=point.step,
             samples=(first, point.position),
             loss=LateFigure(loss),
             grad_norm=None if norm is None else LateFigure(norm),
+            by_source=LateFigure(self._samples.by_source(first, of_rows)) if of_rows else None,
         )
         self._loss_guard.check_last_step()
         self._loss_guard.add(done)
@@ -238,9 +248,12 @@ class _Attempt:
     def _record_last_losses(self, loss: float) -> None:
         """Records the losses of the last two steps, which no control word told any more."""
         step = self._position.step
-        self._record.mean_loss(step, loss)
+        if step == self._start.step:
+            return
+        self._record.mean_loss(step, loss, self._control.sums(self._loss_guard.own_sums()))
         if step > self._start.step + 1:
-            self._record.mean_loss(step - 1, self._control.mean(self._loss_guard.loss_before()))
+            before = self._control.mean(self._loss_guard.loss_before())
+            self._record.mean_loss(step - 1, before, self._control.sums(self._loss_guard.sums_before()))
 
     def _end(self, loss: float) -> None:
         self._record.phase("last save")

@@ -4,10 +4,10 @@ Each rank adds what only that rank knows: whether its save is still on its way, 
 its newest loss that it has read, whether that went wrong, and its stop request. Rank 0 adds the orders.
 
 The word is a sum of whole numbers, so it is the same on all ranks to the bit. A flag is set if any rank adds
-1; a loss is added in units of 2**-30.
+1; a loss is added in units of 2**-30. Of a mixture, so are the sums of each source's losses and tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
@@ -28,6 +28,9 @@ _WORD_LENGTH = _NUM_FLAGS + STRONGEST + 2
 # A loss of a millionth is told exactly enough, and a million ranks with the highest one still fit.
 _LOSS_UNITS = 2.0**30
 _HIGHEST_LOSS = 2.0**13
+# Of a step's tokens: a hundred million per rank and a million ranks still fit.
+_SUM_UNITS = 2.0**10
+_HIGHEST_SUM = 2.0**32
 _NO_SAVE = Order(to_disk=False, to_store=False)
 
 
@@ -50,7 +53,7 @@ class Agreed:
 
     ``busy``: which places still had a save on its way. ``is_late``: the next samples were not there yet.
     ``is_alarmed``: a loss or gradient was not finite. ``mean_loss`` is the mean of the losses that ranks
-    gave; None unless each gave one.
+    gave; None unless each gave one. So are ``sums``, each over all ranks.
     """
 
     orders: Orders
@@ -58,6 +61,7 @@ class Agreed:
     is_late: bool
     is_alarmed: bool
     mean_loss: float | None
+    sums: Sequence[float] | None = None
 
 
 class Control:
@@ -65,11 +69,16 @@ class Control:
 
     ``begin`` asks for this rank's stop request. ``aim`` is the aim of the strongest request of any rank, None
     without one; only ``end`` changes it. A rank that waits for another rank raises after ``timeout_s``.
-    Without a process group this process is the only rank.
+    Without a process group this process is the only rank. ``num_sums`` is how many each word has.
     """
 
     def __init__(
-        self, stop_request: Callable[[], StopRequest | None], timeout_s: float, key: bytes = b""
+        self,
+        stop_request: Callable[[], StopRequest | None],
+        timeout_s: float,
+        key: bytes = b"",
+        *,
+        num_sums: int = 0,
     ) -> None:
         self.aim: Aim | None = None
         self._stop_request = stop_request
@@ -79,7 +88,8 @@ class Control:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
             # The new group has new connections, and a stranger may have taken a rank's seat in them.
             prove(key, self._group)
-        self._word = torch.zeros(_WORD_LENGTH, dtype=torch.int64)
+        self._num_sums = num_sums
+        self._word = torch.zeros(_WORD_LENGTH + 1 + num_sums, dtype=torch.int64)
         self._work: dist.Work | None = None
 
     def begin(
@@ -90,16 +100,17 @@ class Control:
         is_late: bool = False,
         is_alarmed: bool = False,
         loss: float | None = None,
+        sums: Sequence[float] = (),
     ) -> None:
         """Starts the reduction and does not wait. ``orders`` other than rank 0's must be empty.
 
-        All ranks must give ``loss`` of the same step, or None.
+        All ranks must give ``loss`` and ``sums`` of the same step, or None.
         """
         save, own_strength = orders.save or _NO_SAVE, strength(self._stop_request())
         ordered = (save.to_disk, save.to_store, save.must_wait, orders.report, orders.checkpoint_report)
         own = (busy.disk, busy.store, busy.is_disk_failing, is_late, is_alarmed)
         requests = (own_strength == level for level in range(1, STRONGEST + 1))
-        word = [*ordered, *own, *requests, *_in_units(loss)]
+        word = [*ordered, *own, *requests, *_in_units(loss), *_sums_in_units(sums, self._num_sums)]
         self._word.copy_(torch.tensor(word, dtype=torch.int64))
         if self._group is not None:
             self._work = dist.all_reduce(self._word, group=self._group, async_op=True)
@@ -107,7 +118,9 @@ class Control:
     def end(self) -> Agreed:
         if self._work is not None:
             self._work.wait()
-        *counts, num_losses, loss = self._word.tolist()
+        told = self._word.tolist()
+        *counts, num_losses, loss = told[:_WORD_LENGTH]
+        num_gave_sums, *sums = told[_WORD_LENGTH:]
         flags, requests = counts[:_NUM_FLAGS], counts[_NUM_FLAGS:]
         self.aim = aim_of(max((level for level, count in enumerate(requests, start=1) if count), default=0))
         to_disk, to_store, must_wait, report, checkpoint_report, *own = map(bool, flags)
@@ -122,6 +135,7 @@ class Control:
             is_late=is_late,
             is_alarmed=is_alarmed,
             mean_loss=loss / _LOSS_UNITS / num_losses if all_gave_one else None,
+            sums=[one / _SUM_UNITS for one in sums] if num_gave_sums == self._num_ranks else None,
         )
 
     @property
@@ -150,6 +164,13 @@ class Control:
             dist.all_reduce(total, group=self._group)
         return total.item() / self._num_ranks
 
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """The sum of each over all ranks. Waits for all ranks, unless there are no values."""
+        totals = torch.tensor(values, dtype=torch.float64)
+        if self._group is not None and values:
+            dist.all_reduce(totals, group=self._group)
+        return totals.tolist()
+
     def from_rank_0(self, own: bool) -> bool:
         if self._group is None:
             return own
@@ -167,6 +188,13 @@ def _in_units(loss: float | None) -> tuple[int, int]:
     if loss is None or not isfinite(loss) or abs(loss) > _HIGHEST_LOSS:
         return 0, 0
     return 1, round(loss * _LOSS_UNITS)
+
+
+def _sums_in_units(sums: Sequence[float], number: int) -> list[int]:
+    """Whether all can be told, and each in whole units."""
+    if len(sums) != number or not all(isfinite(one) and abs(one) < _HIGHEST_SUM for one in sums):
+        return [0] * (1 + number)
+    return [1, *(round(one * _SUM_UNITS) for one in sums)]
 
 
 def strongest(own: StopRequest | None) -> StopRequest | None:

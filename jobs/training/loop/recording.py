@@ -6,7 +6,7 @@ here waits for the store or for the device during the training, and nothing rais
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from checkpointing.saving.save import SaveNote
@@ -26,7 +26,14 @@ from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Recording, Task
-from reporting.recording.attempts import DeviceSample, Incident, IncidentKind, LossOverRanks, Step
+from reporting.recording.attempts import (
+    DeviceSample,
+    Incident,
+    IncidentKind,
+    LossesBySource,
+    LossOverRanks,
+    Step,
+)
 from reporting.recording.outbox import Outbox
 from reporting.recording.recorder import Recorder, SampleDevice, Sink
 from reporting.recording.steady_clock import started_s
@@ -50,6 +57,7 @@ class AttemptRecord:
         self._restored_s = time.perf_counter()
         self._step = 0
         self._open_losses: dict[int, LossOverRanks] = {}
+        self._open_sources: dict[int, LossesBySource] = {}
         # Only for long runs: a benchmark's step times must not include the test product.
         self._rank_speed = RankSpeed(context) if task.saving else None
 
@@ -104,6 +112,9 @@ class AttemptRecord:
             self._rank_speed.update()
         if self._is_rank_0 and self._task.recipe.world_size > 1:
             self._open_losses[point.step] = LossOverRanks()
+        if self._is_rank_0 and self._task.mixture:
+            names = tuple(one.name for one in self._task.mixture.sources)
+            self._open_sources[point.step] = LossesBySource(names)
         self._recorder.step(
             Step(
                 step=point.step,
@@ -114,11 +125,16 @@ class AttemptRecord:
                 grad_norm=done.grad_norm if self._is_rank_0 else None,
                 learning_rate=self._learning_rate,
                 val_loss=point.metrics.get("val_loss") if self._is_rank_0 else None,
+                source_losses=self._open_sources.get(point.step),
             )
         )
 
-    def mean_loss(self, step: int, mean: float | None) -> None:
-        """Tells the loss of ``step`` over all ranks; None if it can't be told."""
+    def mean_loss(self, step: int, mean: float | None, sums: Sequence[float] | None = None) -> None:
+        """Tells the loss of ``step`` over all ranks; None if it can't be told. So are the ``sums`` of a
+        mixture, see ``StepDone.by_source``.
+        """
+        if (by_source := self._open_sources.pop(step, None)) is not None:
+            by_source.know(sums)
         if (found := self._open_losses.pop(step, None)) is not None:
             found.know(mean)
 

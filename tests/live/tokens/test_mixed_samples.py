@@ -1,23 +1,29 @@
 """What ranks read of a mixture: the source and the sample that the position says, whoever reads it."""
 
 import hashlib
+import json
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from checkpointing.stores.local import LocalStore
 from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.mixture import _seed_of, mixed_at, shares_of
 from jobs.training.data.samples import Samples
+from jobs.training.models.head import chunked_cross_entropy, keeping_row_losses, whole_cross_entropy
 from jobs.training.task.sample_order import sample_at
 from jobs.training.task.task import Mixture, WeightedTokens
 from jobs.training.task.token_index import DataError
 from jobs.training.task.windows import cut_into_windows
+from reporting.long_runs.summarising import long_runs
+from reporting.recording.parts import decode_part, parts_of, rows_in
 from tests.live.attempts import Wanted, attempt_each, newest_manifest
 from tests.live.ranks import run_ranks
 from tests.live.tokens.test_samples import NUM_HELD_OUT, WORLDS, World, samples_of, step_of, write_tokens
@@ -111,7 +117,7 @@ def test_weights_that_change_between_attempts_count_from_there_on_at_any_world_s
     weights = [{"web": 5, "code": 3, "books": 1}, {"web": 1, "code": 1, "books": 6}]
     first, other = (mixture_of(one, tmp_path / "tokens") for one in weights)
     # How many steps are done then, on how many ranks.
-    attempts = [(first, 5, 1), (other, 9, 2), (other, 12, 1), (first, 16, 2)]
+    attempts = [(first, 3, 1), (other, 7, 2), (first, 10, 2)]
     for number, (mixture, num_steps, size) in enumerate(attempts):
         wanted = Wanted(
             name="r",
@@ -123,24 +129,67 @@ def test_weights_that_change_between_attempts_count_from_there_on_at_any_world_s
         )
         [story, *_] = run_ranks(attempt_each, [wanted], num_ranks=size, tmp_path=tmp_path)[0]
         is_changed = any("from sample" in line for line in story.start.trail)
-        assert is_changed == (number in (1, 3))
-    changes = [[0, "web 5, code 3, books 1"], [20, "web 1, code 1, books 6"], [48, "web 5, code 3, books 1"]]
+        assert is_changed == (number > 0)
+    changes = [[0, "web 5, code 3, books 1"], [12, "web 1, code 1, books 6"], [28, "web 5, code 3, books 1"]]
     state = newest_manifest(tmp_path / "store", "r").cut.state
-    assert (state["position"], state["stretches"]) == (64, changes)
+    assert (state["position"], state["stretches"]) == (40, changes)
 
     found: list[str] = []
     for number, (_, _, size) in enumerate(attempts):
         [term] = (tmp_path / f"diary-{number}").iterdir()
-        pages = [(term / str(rank)).read_text().splitlines()[1:] for rank in range(size)]
+        pages = [(term / str(rank)).read_text().splitlines() for rank in range(size)]
+        pages[0].pop(0)  # where rank 0 went on
         found += [digest for in_turn in zip(*pages, strict=True) for digest in in_turn]
-    num_read, wanted_digests = Counter[int](), []
-    for place in range(64):
-        mixture, begin = (other, 20) if 20 <= place < 48 else (first, 48 if place >= 48 else 0)
+    num_read, wanted_digests, sources = Counter[int](), [], []
+    for place in range(40):
+        mixture, begin = (other, 12) if 12 <= place < 28 else (first, 28 if place >= 28 else 0)
         source, _ = mixed_at(place - begin, shares_of(mixture), seed=1)
         windows = mixture.sources[source].tokens.windows
         name = mixture.sources[source].name
         number = sample_at(num_read[source], num_samples=windows.num_samples, seed=_seed_of(name, 1))
         num_read[source] += 1
+        sources.append(name)
         ids = torch.tensor([ids_of(source)[32 * number : 32 * number + 32]])
         wanted_digests.append(hashlib.sha256(ids.numpy().tobytes()).hexdigest())
     assert found == wanted_digests
+
+    [recorded], _ = long_runs(LocalStore(tmp_path / "store"))
+    assert set(recorded.source_losses) == set(weights[0])
+    rows = steps_of(tmp_path / "store")
+    assert len(rows) == 10
+    for step, row in enumerate(rows):
+        counts = Counter(sources[4 * step : 4 * step + 4])
+        losses = json.loads(row["source_losses"])
+        assert set(losses) == set(counts)
+        assert sum(losses[name] * counts[name] for name in counts) / 4 == pytest.approx(row["loss"], abs=1e-5)
+
+
+def steps_of(place: Path) -> list[dict[str, Any]]:
+    """The steps that rank 0 recorded."""
+    store = LocalStore(place)
+    names = [name for name in parts_of(store, "r") if name.table == "steps" and name.rank == 0]
+    return [row for name in names for row in rows_in(decode_part(name, store.get(str(name))))]
+
+
+@pytest.mark.parametrize("how", [whole_cross_entropy, chunked_cross_entropy])
+def test_rows_losses_are_kept_and_change_no_gradient(
+    how: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.training.models.head.tokens_per_chunk", lambda _: 5)
+    hidden, weight = torch.randn(3, 7, 8), torch.randn(11, 8, requires_grad=True)
+    labels = torch.randint(11, (3, 7))
+    labels[1, 2:5] = -100
+    how(hidden, weight, labels).backward()
+    without, weight.grad = weight.grad, None
+    with keeping_row_losses() as kept:
+        how(hidden, weight, labels).backward()
+        how(hidden[:1], weight.detach(), labels[:1])
+    assert without is not None and weight.grad is not None
+    torch.testing.assert_close(weight.grad, without, rtol=0, atol=1e-7)
+    logits = hidden @ weight.detach().t()
+    sums = [F.cross_entropy(logits[row], labels[row], reduction="sum") for row in range(3)]
+    wanted = torch.stack([torch.stack(sums), torch.tensor([7.0, 4.0, 7.0])], dim=1)
+    torch.testing.assert_close(kept[0], wanted)
+    torch.testing.assert_close(kept[1], wanted[:1])
+    how(hidden, weight, labels)
+    assert len(kept) == 2

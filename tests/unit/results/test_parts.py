@@ -105,6 +105,14 @@ def test_a_look_recorded_before_devices_told_more_reads_as_one_that_told_no_more
     assert found.column("energy_joules").to_pylist() == [None]
 
 
+def test_steps_recorded_before_there_were_sources_tell_no_losses_of_them() -> None:
+    table = table_of("steps", attempt(), 0, [step_row(1)])
+    older = table.drop_columns([column.name for column in ADDED["steps"]])
+    found = decode_part(name_of(1, 1), encode_part("steps", attempt(), older))
+    assert found.schema == schema_of("steps")
+    assert found.column("source_losses").to_pylist() == [None]
+
+
 def test_a_part_that_lacks_what_it_always_had_is_none() -> None:
     table = table_of("steps", attempt(), 0, [step_row(1)]).drop_columns(["loss"])
     with pytest.raises(PartError, match="not a part that can be read"):
