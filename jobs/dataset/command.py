@@ -40,7 +40,7 @@ def _data(args: argparse.Namespace) -> int:
             raise SpecError([f"--verify: {args.what} names several sources; verify each place by itself"])
         run = run_facts(spec, num_samples(spec, found))
         sources = source_facts(mixture, run) if mixture else None
-        step = step_facts(args.step, run, spec.seed, mixture) if args.step else None
+        step = step_facts(args.step, run, spec, mixture) if args.step else None
     elif args.set or args.step:
         raise SpecError([f"--set and --step belong to a spec, but {args.what} does not end with .yaml"])
     else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.mixture import mixed_at, num_drawn, shares_of
-from jobs.training.task.sample_order import sample_at
+from jobs.training.task.sample_order import newest_order, sample_at
 from jobs.training.task.task import Mixture
 from jobs.training.task.token_index import DTYPE_BYTES, TokenIndex
 
@@ -129,7 +129,7 @@ def source_facts(mixture: Mixture, run: RunFacts) -> list[SourceFacts]:
     ]
 
 
-def step_facts(step: int, run: RunFacts, seed: int, mixture: Mixture | None = None) -> StepFacts:
+def step_facts(step: int, run: RunFacts, spec: RunSpec, mixture: Mixture | None = None) -> StepFacts:
     """Of a run that begins now, so that its order of samples is the newest, and that leaves none out."""
     if step > run.num_steps:
         raise SpecError([f"--step {step:,}: the run has {run.num_steps:,} steps; expected one of them"])
@@ -140,10 +140,12 @@ def step_facts(step: int, run: RunFacts, seed: int, mixture: Mixture | None = No
     first, size = (step - 1) * run.samples_per_step, run.num_samples
     positions = range(first, first + run.samples_per_step)
     shares = shares_of(mixture) if mixture else []
+    seed, order = spec.seed, newest_order(spec.data.shuffle)
     if shares:
-        places = [mixed_at(position, shares, seed=seed) for position in positions]
+        places = [mixed_at(position, shares, seed=seed, order=order) for position in positions]
     else:
-        places = [(0, sample_at(position, num_samples=size, seed=seed)) for position in positions]
+        numbers = (sample_at(one, num_samples=size, seed=seed, order=order) for one in positions)
+        places = [(0, number) for number in numbers]
     return StepFacts(
         step=step,
         first_position=first,

@@ -156,6 +156,7 @@ class Tasks:
             recording=spec.recording(),
             tokens=data if isinstance(data, Tokens) else None,
             mixture=data if isinstance(data, Mixture) else None,
+            shuffle=spec.data.shuffle,
             weights=str(absolute(spec.weights)) if spec.weights else None,
             spike_bound=spec.guard.bound(),
         )

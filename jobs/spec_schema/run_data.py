@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from jobs.spec_schema.file import Count, Every, Name, NodeFolder, Span, Strict
 from jobs.training.data.mixture import whole_weights
+from jobs.training.task.sample_order import Shuffle
 
 
 class ShardCacheSettings(Strict):
@@ -27,7 +28,7 @@ class Data(Strict):
     """The training data. ``samples`` is the size of a synthetic epoch. Of kind ``tokens``, all are used.
 
     ``tokenizer`` must be the tokenizer that packed the tokens: its file, its digest, or its name. ``end_id``
-    ends a document; null is what the index says.
+    ends a document; null is what the index says. ``shuffle`` is the order of samples, within each source.
     """
 
     kind: Literal["synthetic", "tokens"] = "synthetic"
@@ -37,6 +38,7 @@ class Data(Strict):
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
     attention: Literal["causal", "per_document"] = "causal"
     end_id: Annotated[int, Field(ge=0)] | None = None
+    shuffle: Shuffle = "global"
     local: ShardCacheSettings = ShardCacheSettings()
 
     @model_validator(mode="after")

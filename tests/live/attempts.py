@@ -36,6 +36,7 @@ from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 from jobs.training.task.events import Ended, Resumption, RunEvent, Withdrawn
 from jobs.training.task.job import Recipe
+from jobs.training.task.sample_order import Shuffle
 from jobs.training.task.skipping import Skips
 from jobs.training.task.spikes import SpikeBound
 from jobs.training.task.stop_request import StopRequest
@@ -71,6 +72,7 @@ class Wanted:
     eval_every: int = 0
     tokens: Tokens | None = None
     mixture: Mixture | None = None
+    shuffle: Shuffle = "global"
     late: tuple[str, ...] = ()
     read_s: float = 0.0
     is_private: bool = False
@@ -263,6 +265,7 @@ def _task(wanted: Wanted, context: Context) -> Task:
         spike_bound=wanted.spike_bound,
         tokens=wanted.tokens,
         mixture=wanted.mixture,
+        shuffle=wanted.shuffle,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
     )
 

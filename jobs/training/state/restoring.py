@@ -36,7 +36,15 @@ from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
-from jobs.training.task.sample_order import FIRST_ORDER, NEWEST_ORDER, ORDERS, SampleOrder, known_order
+from jobs.training.task.sample_order import (
+    FIRST_ORDER,
+    NEWEST_ORDER,
+    ORDERS,
+    SampleOrder,
+    known_order,
+    newest_order,
+    shuffle_of,
+)
 from jobs.training.task.task import Task
 
 
@@ -100,6 +108,9 @@ def restore(
     values. If a node's disk can't be read, its saves are not used; the store's are.
     """
     start = _restore_any(task, context, engine, repository, origin, disk)
+    if start.generation is None or shuffle_of(start.sample_order) != task.shuffle:
+        # Only a run that starts from another run's generation can have another one.
+        start = replace(start, sample_order=newest_order(task.shuffle))
     if task.mixture is None:
         return start
     stretches = continued(start.stretches, task.mixture, start.position)
@@ -209,7 +220,7 @@ def _order_of(cut: Cut) -> SampleOrder:
     """The order of samples that the position is one in. Raises ``Unfit`` for one of a later version."""
     if (order := known_order(found := cut.state.get("sample_order", FIRST_ORDER))) is not None:
         return order
-    known = " and ".join(map(str, ORDERS))
+    known = ", ".join(map(str, ORDERS))
     raise Unfit(
         f"{cut.generation}: its samples are in the order {found!r:.40}, but this version knows {known}; "
         "go on with the version that saved it"

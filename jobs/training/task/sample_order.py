@@ -3,8 +3,8 @@
 The stream is one epoch after another. Each epoch has every sample once, in an order of its own. A position
 counts the samples before it, so a position means the same at every world size and with every global batch.
 
-There are two orders. A run keeps the one that it began with, or it would repeat and lose samples: the number
-of its order stands beside the position in every save.
+There are several orders. A run keeps the one that it began with, or it would repeat and lose samples: the
+number of its order stands beside the position in every save.
 """
 
 import hashlib
@@ -12,12 +12,18 @@ from functools import lru_cache
 from math import isqrt
 from typing import Literal, get_args
 
-# 1: a Feistel network, which is biased for few samples. 2: as 1, but epochs of few samples are drawn.
-SampleOrder = Literal[1, 2]
+# 1: a Feistel network, which is biased for few samples. 2: as 1, but epochs of few samples are drawn. 3: as
+# they lie. 4: blocks of neighbours, shuffled, and shuffled within.
+SampleOrder = Literal[1, 2, 3, 4]
 ORDERS: tuple[SampleOrder, ...] = get_args(SampleOrder)
 # That of runs which were begun before there were two.
 FIRST_ORDER: SampleOrder = 1
 NEWEST_ORDER: SampleOrder = 2
+IN_ORDER: SampleOrder = 3
+IN_BLOCKS: SampleOrder = 4
+Shuffle = Literal["none", "global", "blocks"]
+# How many neighbours make a block.
+BLOCK_SAMPLES = 256
 # The longest epoch that is drawn: a millisecond, and some kilobytes.
 MOST_DRAWN = 1024
 _NUM_ROUNDS = 4
@@ -26,14 +32,21 @@ _NUM_ROUNDS = 4
 def sample_at(position: int, *, num_samples: int, seed: int, order: SampleOrder = NEWEST_ORDER) -> int:
     """The number of the sample at ``position``; needs next to no memory, however long an epoch is."""
     epoch, index = divmod(position, num_samples)
-    if order == NEWEST_ORDER and num_samples <= MOST_DRAWN:
-        return _drawn(num_samples, f"{seed}/{epoch}")[index]
-    side = isqrt(num_samples - 1) + 1
-    # The permutation has side x side numbers, more than an epoch: repeat it until the number is in the epoch.
-    while True:
-        index = _permuted(index, side, f"{seed}/{epoch}")
-        if index < num_samples:
-            return index
+    key = f"{seed}/{epoch}"
+    if order == IN_ORDER:
+        return index
+    if order == IN_BLOCKS:
+        return _in_blocks(index, num_samples, key)
+    return _shuffled(index, num_samples, key, may_draw=order == NEWEST_ORDER)
+
+
+def newest_order(shuffle: Shuffle) -> SampleOrder:
+    """The order of a run that begins now."""
+    return {"none": IN_ORDER, "global": NEWEST_ORDER, "blocks": IN_BLOCKS}[shuffle]
+
+
+def shuffle_of(order: SampleOrder) -> Shuffle:
+    return next((one for one in get_args(Shuffle) if newest_order(one) == order), "global")
 
 
 def known_order(stored: object) -> SampleOrder | None:
@@ -55,6 +68,30 @@ def share_of_rank(
 def epoch_ended(before: int, after: int, *, num_samples: int) -> int | None:
     """The epoch, counted from 1, that ends between two positions; None if no epoch ends there."""
     return after // num_samples if after // num_samples > before // num_samples else None
+
+
+def _in_blocks(index: int, num_samples: int, key: str) -> int:
+    """Cuts the epoch into blocks from another sample on each time, and goes through one after the other. What
+    is left over is its last, shorter block.
+    """
+    num_blocks = num_samples // BLOCK_SAMPLES
+    turn, within = divmod(index, BLOCK_SAMPLES)
+    is_whole = turn < num_blocks
+    block = _shuffled(turn, num_blocks, f"{key}/blocks") if is_whole else num_blocks
+    size = BLOCK_SAMPLES if is_whole else num_samples - num_blocks * BLOCK_SAMPLES
+    within = _shuffled(within, size, f"{key}/block {block}")
+    return (_hash(f"{key}/cut") + block * BLOCK_SAMPLES + within) % num_samples
+
+
+def _shuffled(index: int, size: int, key: str, *, may_draw: bool = True) -> int:
+    if may_draw and size <= MOST_DRAWN:
+        return _drawn(size, key)[index]
+    side = isqrt(size - 1) + 1
+    # The permutation has side x side numbers, more than ``size``: repeat it until the number is below that.
+    while True:
+        index = _permuted(index, side, key)
+        if index < size:
+            return index
 
 
 # An order of each source of a mixture, and of the epoch behind it: 40 KB each at most.

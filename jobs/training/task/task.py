@@ -13,6 +13,7 @@ from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
 from cluster.inventory import Vendor
 from jobs.training.task.job import Recipe
+from jobs.training.task.sample_order import Shuffle
 from jobs.training.task.skipping import Skips
 from jobs.training.task.spikes import SpikeBound
 from jobs.training.task.token_index import KnownShard, TokenIndex
@@ -142,6 +143,7 @@ class Task:
 
     * ``store`` is absolute. ``num_samples`` make an epoch. Without ``tokens`` and ``mixture`` data are
       synthetic.
+    * ``shuffle`` says how a run that begins now orders its samples.
     * ``eval_every`` counts steps; 0 means never.
     * ``term`` is this attempt's in the run's log; ``attempt`` is a random word that no other attempt has.
     * ``lineage`` is the log's. Files on nodes' disks of a run of the same name in another log stay untouched.
@@ -173,6 +175,7 @@ class Task:
     recording: Recording = field(default_factory=Recording)
     tokens: Tokens | None = None
     mixture: Mixture | None = None
+    shuffle: Shuffle = "global"
     weights: str | None = None
     spike_bound: SpikeBound | None = None
     skips: Skips = ()

@@ -18,7 +18,7 @@ from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.mixture import _seed_of, mixed_at, shares_of
 from jobs.training.data.samples import Samples
 from jobs.training.models.head import chunked_cross_entropy, keeping_row_losses, whole_cross_entropy
-from jobs.training.task.sample_order import sample_at
+from jobs.training.task.sample_order import IN_BLOCKS, sample_at
 from jobs.training.task.task import Mixture, WeightedTokens
 from jobs.training.task.token_index import DataError
 from jobs.training.task.windows import cut_into_windows
@@ -126,19 +126,21 @@ def test_weights_that_change_between_attempts_count_from_there_on_at_any_world_s
             store=tmp_path / "store",
             diary=tmp_path / f"diary-{number}",
             mixture=mixture,
+            shuffle="blocks",
         )
         [story, *_] = run_ranks(attempt_each, [wanted], num_ranks=size, tmp_path=tmp_path)[0]
         is_changed = any("from sample" in line for line in story.start.trail)
         assert is_changed == (number > 0)
     changes = [[0, "web 5, code 3, books 1"], [12, "web 1, code 1, books 6"], [28, "web 5, code 3, books 1"]]
     state = newest_manifest(tmp_path / "store", "r").cut.state
-    assert (state["position"], state["stretches"]) == (40, changes)
+    assert (state["position"], state["stretches"], state["sample_order"]) == (40, changes, IN_BLOCKS)
 
     found: list[str] = []
     for number, (_, _, size) in enumerate(attempts):
         [term] = (tmp_path / f"diary-{number}").iterdir()
-        pages = [(term / str(rank)).read_text().splitlines() for rank in range(size)]
-        pages[0].pop(0)  # where rank 0 went on
+        # Before these stand where rank 0 went on, and what building an engine computes.
+        num_read_here = (attempts[number][1] - (attempts[number - 1][1] if number else 0)) * 4 // size
+        pages = [(term / str(rank)).read_text().splitlines()[-num_read_here:] for rank in range(size)]
         found += [digest for in_turn in zip(*pages, strict=True) for digest in in_turn]
     num_read, wanted_digests, sources = Counter[int](), [], []
     for place in range(40):
@@ -146,7 +148,9 @@ def test_weights_that_change_between_attempts_count_from_there_on_at_any_world_s
         source, _ = mixed_at(place - begin, shares_of(mixture), seed=1)
         windows = mixture.sources[source].tokens.windows
         name = mixture.sources[source].name
-        number = sample_at(num_read[source], num_samples=windows.num_samples, seed=_seed_of(name, 1))
+        number = sample_at(
+            num_read[source], num_samples=windows.num_samples, seed=_seed_of(name, 1), order=IN_BLOCKS
+        )
         num_read[source] += 1
         sources.append(name)
         ids = torch.tensor([ids_of(source)[32 * number : 32 * number + 32]])

@@ -12,6 +12,7 @@ import pytest
 from jobs.cli.__main__ import main
 from jobs.dataset import verifying
 from jobs.dataset.facts import RunFacts, step_facts
+from jobs.spec_schema.run_spec import RunSpec
 from tests.unit.printed import checked
 
 SHARDS = (range(2000), range(2000, 3000))
@@ -234,4 +235,4 @@ def test_a_step_of_more_samples_than_anybody_reads_is_refused() -> None:
         num_epochs=1.0,
     )
     with pytest.raises(Exception, match="a step has 1,000,000 samples, expected at most 100,000"):
-        step_facts(1, run, seed=0)
+        step_facts(1, run, RunSpec.model_validate({"name": "r", "model": "llama-tiny", "steps": 1}))

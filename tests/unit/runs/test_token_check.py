@@ -437,6 +437,24 @@ def test_a_source_that_makes_no_sense_is_refused(second: str, says: str, place: 
         mixed_spec(place, source(Path("web")), second)
 
 
+def test_a_run_keeps_the_order_of_its_samples_also_one_that_began_before_there_were_several(
+    place: Path,
+) -> None:
+    write_shards(place / "web", range(90))
+    usual = RunSpec.model_validate({"name": "any", "model": "llama-tiny", "steps": 1}).model_dump(mode="json")
+
+    def described(shuffle: str) -> dict[str, Any]:
+        spec = mixed_spec(place, source(place / "web"), setting=f"data.shuffle={shuffle}")
+        return dict(described_run(spec, find_data(spec)))
+
+    began = described("blocks")
+    [line, _] = refusals(began, described("none"), usual, place="s/runs/r")
+    assert line.startswith("data.shuffle: the run r has blocks, this spec none; put it back")
+    del began["data"]["shuffle"]
+    assert refusals(began, described("global"), usual, place="s/runs/r") == []
+    assert len(refusals(began, described("blocks"), usual, place="s/runs/r")) == 2
+
+
 def test_a_run_keeps_its_sources_and_their_bytes_but_not_their_places_and_weights(place: Path) -> None:
     web, code, moved = place / "web", place / "code", place / "moved"
     write_shards(web, range(90))

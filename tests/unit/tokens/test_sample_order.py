@@ -3,22 +3,28 @@
 from collections import Counter
 from itertools import chain, pairwise
 from math import factorial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.training.task.sample_order import (
+    BLOCK_SAMPLES,
     FIRST_ORDER,
+    IN_BLOCKS,
+    IN_ORDER,
     MOST_DRAWN,
     NEWEST_ORDER,
     ORDERS,
     SampleOrder,
+    Shuffle,
     epoch_ended,
     known_order,
+    newest_order,
     sample_at,
     share_of_rank,
+    shuffle_of,
 )
 
 SIZES = st.integers(1, 300)
@@ -75,7 +81,7 @@ def test_the_first_order_is_biased_for_few_samples() -> None:
     assert neighbours(8, FIRST_ORDER) > 2
 
 
-@pytest.mark.parametrize("stored", [0, 3, True, 1.0, "1", None, [1], 10**400], ids=repr)
+@pytest.mark.parametrize("stored", [0, 5, True, 1.0, "1", None, [1], 10**400], ids=repr)
 def test_an_order_that_no_version_had_is_none_that_is_known(stored: object) -> None:
     assert known_order(stored) is None
     assert [known_order(order) for order in (1, 2)] == [1, 2]
@@ -191,3 +197,41 @@ def test_sizes_around_squares_and_single_samples_are_permuted_too() -> None:
     """All sizes up to a few squares: where the walk of the permutation has its corners."""
     for num_samples in range(1, 150):
         assert sorted(epoch_of(3, num_samples, seed=5)) == list(range(num_samples))
+
+
+@given(num_samples=st.integers(1, 5 * BLOCK_SAMPLES), seed=SEEDS, epoch=EPOCHS)
+@settings(deadline=None, max_examples=20)
+def test_blocks_of_neighbours_follow_one_another(num_samples: int, seed: int, epoch: int) -> None:
+    found = epoch_of(epoch, num_samples, seed, IN_BLOCKS)
+    assert sorted(found) == list(range(num_samples))
+    for first in range(0, num_samples, BLOCK_SAMPLES):
+        block = set(found[first : first + BLOCK_SAMPLES])
+        # Neighbours on a circle: all but one are followed by one of the same block.
+        followed = sum((number + 1) % num_samples in block for number in block)
+        assert followed >= len(block) - 1
+
+
+def test_blocks_and_what_is_in_them_are_shuffled_and_cut_anew_in_each_epoch() -> None:
+    num_samples = 7 * BLOCK_SAMPLES + 100
+    epochs = [epoch_of(number, num_samples, seed, IN_BLOCKS) for number in (0, 1) for seed in (0, 1)]
+    firsts = {tuple(epoch[::BLOCK_SAMPLES]) for epoch in epochs}
+    assert len(firsts) == len(epochs)
+    blocks = [frozenset(epoch[:BLOCK_SAMPLES]) for epoch in epochs]
+    assert len(set(blocks)) == len(blocks)
+    for epoch in epochs:
+        in_turn = [min(epoch[at : at + BLOCK_SAMPLES]) for at in range(0, num_samples, BLOCK_SAMPLES)]
+        assert in_turn != sorted(in_turn)
+        steps = sum(after == before + 1 for before, after in pairwise(epoch))
+        assert steps < num_samples / 20
+    assert epoch_of(0, 12, 0, IN_BLOCKS) == [6, 5, 4, 2, 7, 11, 1, 9, 8, 0, 10, 3]
+    assert epoch_of(1, 600, 7, IN_BLOCKS)[250:260] == [442, 401, 535, 491, 494, 306, 83, 104, 26, 593]
+
+
+def test_samples_as_they_lie() -> None:
+    assert epoch_of(0, 12, 0, IN_ORDER) == epoch_of(5, 12, 3, IN_ORDER) == list(range(12))
+
+
+@pytest.mark.parametrize("shuffle", get_args(Shuffle))
+def test_each_way_to_shuffle_has_an_order_that_saves_name(shuffle: Shuffle) -> None:
+    assert shuffle_of(newest_order(shuffle)) == shuffle
+    assert shuffle_of(FIRST_ORDER) == "global"
