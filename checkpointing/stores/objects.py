@@ -74,7 +74,8 @@ class TransferPace:
     chunks under way take on the slowest link: the default allows 0.3 MB/s.
 
     A read shows progress with its bytes. One that is silent for ``quiet_s``, and what the link takes for the
-    bytes that may come before the next sign, is asked again, until it was silent for ``stall_s`` in all.
+    bytes that may come before the next sign, is asked again, until it was silent for ``stall_s`` in all. A
+    write in one request shows no progress: it gets ``quiet_s`` and what the link takes for its bytes.
     ``guess`` is what a link moves per second before it was measured.
     """
 
@@ -109,6 +110,7 @@ class ObjectStore:
         self._multiparts = multiparts
         self._pace = pace or TransferPace()
         self._link = LinkRate(self._pace.guess)
+        self._uplink = LinkRate(self._pace.guess)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -209,12 +211,16 @@ class ObjectStore:
             raise StoreError(f"store: {self.url} does not {ability}; choose another with --store")
 
     def _upload(self, path: str, data: memoryview) -> None:
-        progress = self._progress()
         chunk_bytes = max(self._pace.chunk_bytes, -(-len(data) // _MAX_PARTS))
+        if len(data) <= chunk_bytes:
+            own = bytes(data)
+            self._at_once(lambda: obstore.put(self._bucket, path, own, use_multipart=False), len(own))
+            return
+        progress = self._progress()
         feed = UploadFeed(data, chunk_bytes, progress)
         upload = partial(
-            obstore.put, self._parts if len(data) > chunk_bytes else self._bucket, path, feed,
-            use_multipart=len(data) > chunk_bytes, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
+            obstore.put, self._parts, path, feed,
+            use_multipart=True, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
         )  # fmt: skip
         try:
             finish(upload, progress)
@@ -242,10 +248,21 @@ class ObjectStore:
                 self._delete(side)
 
     def _create_at_once(self, name: str, data: Buffer) -> None:
-        """One request, which shows no progress before its end."""
         own = bytes(data)  # the caller may reuse its buffer as soon as this call returns
-        progress = self._progress(self._pace.stall_s + self._link.takes_s(len(own)))
-        finish(lambda: obstore.put(self._bucket, name, own, mode="create"), progress)
+        self._at_once(lambda: obstore.put(self._bucket, name, own, mode="create"), len(own))
+
+    def _at_once(self, write: Callable[[], object], num_bytes: int) -> None:
+        """One request, which shows no progress before its end. After one that stood still the next one of as
+        many bytes has longer.
+        """
+        quiet_s = min(self._pace.quiet_s, self._pace.stall_s)
+        progress, began = self._progress(quiet_s + self._uplink.takes_s(num_bytes)), time.monotonic()
+        try:
+            finish(write, progress)
+        except Stalled:
+            self._uplink.stood_still()
+            raise
+        self._uplink.moved(num_bytes, time.monotonic() - began)
 
     def _read_pieces(self, name: str, start: int, length: int, landing: Download) -> tuple[int, str | None]:
         size = self._pace.chunk_bytes
@@ -290,7 +307,7 @@ class ObjectStore:
 
     def _delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
-            self._wait(lambda: obstore.delete(self._bucket, path))
+            self._at_once(lambda: obstore.delete(self._bucket, path), 0)
 
     def _wait(self, call: Callable[[], Result]) -> Result:
         return finish(call, self._progress())

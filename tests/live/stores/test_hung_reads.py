@@ -1,9 +1,10 @@
-"""A server that hangs in the middle of a read is asked again; a link that is only slow is left alone."""
+"""A server that hangs in a read or a small write is asked again; a link that is only slow is left alone."""
 
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -71,6 +72,12 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(DATA, int(bounds[1]), int(bounds[2]) + 1)
         else:
             self.answer(DATA)
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.answer(b"")
+
+    do_DELETE = do_PUT
 
     def answer(self, whole: bytes, start: int = 0, stop: int | None = None) -> None:
         hangs_at = self.server.num_bytes if (hangs := self.server.is_to_hang()) else None
@@ -146,6 +153,19 @@ def test_whole_objects_sizes_and_lists_that_hang_are_asked_again(
     ):
         server.hangs = 1
         assert ask() == expected
+
+
+@pytest.mark.parametrize("num_hangs", [1, 3])
+def test_writes_of_one_request_that_hang_are_asked_again(server: Server, num_hangs: int) -> None:
+    store = RetryingStore(opened(replace(HASTY, quiet_s=0.5)), RetryLimits(), sleep=lambda _: None)
+    for write in (
+        lambda: store.create("f/a", DATA[: 8 * KIB]),
+        lambda: store.put("f/a", DATA[: 8 * KIB]),
+        lambda: store.delete("f/a"),
+    ):
+        server.hangs = num_hangs
+        write()
+        assert server.hangs < 0
 
 
 @pytest.mark.parametrize("kind", ["azure", "google"])
