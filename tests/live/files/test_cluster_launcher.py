@@ -12,6 +12,7 @@ import ray.autoscaler
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.autoscaler.sdk import get_docker_host_mount_location
 from ray.scripts.scripts import cli, start
 
 from cluster.cluster_file import read_cluster
@@ -50,6 +51,16 @@ def test_ray_up_refuses_a_key_that_it_does_not_know_in_a_node_type(key: str) -> 
     data["available_node_types"]["amd"][key] = "x"
     with pytest.raises(jsonschema.ValidationError, match=key):
         prepared(data)
+
+
+def test_the_filter_of_amds_containers_lies_where_ray_lays_it() -> None:
+    data = ours()
+    option = "--security-opt=seccomp="
+    options = data["available_node_types"]["amd"]["docker"]["worker_run_options"]
+    (filter_file,) = [one.removeprefix(option) for one in options if one.startswith(option)]
+    above = get_docker_host_mount_location(data["cluster_name"])
+    source = data["file_mounts"][filter_file.removeprefix(above)]
+    assert json.loads((ROOT / source).read_text())["defaultAction"] == "SCMP_ACT_ALLOW"
 
 
 def test_nothing_of_rays_defaults_installs_another_python_or_ray() -> None:

@@ -26,7 +26,6 @@ DEVICE_FLAGS = {
         "--group-add=video",
         "--group-add=render",
         "--ipc=host",
-        "--security-opt=seccomp=unconfined",
         "--ulimit=memlock=-1",
     },
 }
@@ -46,6 +45,15 @@ def test_a_rented_node_says_what_it_is_and_sees_its_devices(vendor: str) -> None
     assert chip is not None
     assert chip.vendor == vendor
     assert set(node_type["docker"]["worker_run_options"]) >= DEVICE_FLAGS[vendor]
+
+
+def test_no_rented_nodes_container_gains_rights_or_goes_without_a_filter_of_system_calls() -> None:
+    types = LAUNCHER["available_node_types"]
+    options = [LAUNCHER["docker"]["head_run_options"]]
+    options += [types[name]["docker"]["worker_run_options"] for name in ("nvidia", "amd")]
+    assert all("--security-opt=no-new-privileges" in one for one in options)
+    flat = [option for one in options for option in one]
+    assert [one for one in flat if "unconfined" in one or "--privileged" in one] == []
 
 
 def test_the_host_of_an_amd_node_is_prepared_in_all_that_every_host_is() -> None:
