@@ -57,6 +57,7 @@ check: setup  ## format, lint, types, architecture: seconds
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+	$(BIN)/python -m tests.unit.audit --if-at-hand
 
 format: setup  ## let ruff put the code in order
 	$(BIN)/ruff format .

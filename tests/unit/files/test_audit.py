@@ -64,7 +64,19 @@ def test_without_pip_audit_a_line_says_so(
     assert "nothing was looked up: pip-audit is not installed" in capsys.readouterr().out
 
 
-def test_it_is_no_part_of_ci() -> None:
+@pytest.mark.parametrize(("code", "in_a_check"), [(0, 0), (1, 1), (3, 0)])
+def test_a_check_fails_for_a_hole_and_not_for_want_of_an_answer(
+    monkeypatch: pytest.MonkeyPatch, code: int, in_a_check: int
+) -> None:
+    monkeypatch.setattr(audit, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(audit, "_ask", lambda *_: ("", ""))
+    monkeypatch.setattr(audit, "verdict", lambda *_: (["audit: x"], code))
+    assert audit.main([]) == code
+    assert audit.main(["--if-at-hand"]) == in_a_check
+
+
+def test_make_check_asks_where_an_answer_is_at_hand() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "audit: setup" in makefile
-    assert "audit" not in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    (check,) = [part for part in makefile.split("\n\n") if part.startswith("check: ")]
+    assert "$(BIN)/python -m tests.unit.audit --if-at-hand" in check
+    assert "\naudit: setup" in makefile
