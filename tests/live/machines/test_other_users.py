@@ -31,9 +31,9 @@ from cluster.local_ray.variables import variables
 from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.launch.ray_train.trainer import Trainer, train_settings
-from tests.live.command_line import ROOT, below, running, write_spec
+from tests.live.command_line import QUICK, ROOT, below, running, sweep_command, write_spec
 from tests.live.listening import ENDLESS, Listener, job, session, workers
-from tests.live.runs.test_train import RUN, num_commits, train_command
+from tests.live.runs.test_train import LIGHT, RUN, num_commits, train_command
 
 LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
 DEADLINE_S = 120
@@ -42,6 +42,7 @@ NOBODY = 65534
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 # It starts after its node, so that its socket comes late. No other agent does.
 AGENT = "ray::RuntimeEnvAgent"
+RANK = "ray::RayTrainWorker"
 SECRET = "wandb-0123456789-nobody-may-read-this"
 as_nobody = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -129,6 +130,25 @@ def test_a_private_ray_listens_on_loopback_alone(session_folder: Path) -> None:
     wait_until(lambda: AGENT in {name for name, _ in listening(family())})
     assert outside(family()) == []
     assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("verb", ["train", pytest.param("sweep", marks=pytest.mark.soak)])
+def test_all_that_a_command_starts_on_one_machine_listens_on_loopback_alone(
+    verb: str, tmp_path: Path
+) -> None:
+    """From its first process to its last, ranks and the process that they are forked from included."""
+    spec = write_spec(
+        tmp_path, LIGHT if verb == "train" else QUICK.replace("world_size: [1]", "world_size: [2]")
+    )
+    command = train_command if verb == "train" else sweep_command
+    seen: set[tuple[str, str]] = set()
+    with running(command(spec, tmp_path / "store"), output=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            seen.update(listening(family(process.pid)))
+            time.sleep(0.1)
+        assert process.returncode == 0
+    assert {"raylet", "gcs_server", AGENT, RANK} <= {name.partition(".")[0] for name, _ in seen}
+    assert {end for end in seen if not is_loopback(end[1])} == set()
 
 
 def test_rays_list_of_jobs_has_no_setting_of_a_driver(session_folder: Path) -> None:
@@ -251,10 +271,13 @@ def is_of(process: psutil.Process, root: Path) -> bool:
         return False
 
 
-def family() -> list[psutil.Process]:
-    """This driver and all that its Ray consists of."""
-    this = psutil.Process()
-    return [this, *this.children(recursive=True)]
+def family(pid: int | None = None) -> list[psutil.Process]:
+    """A driver, this one if none is named, and all that its Ray consists of; nothing once it has ended."""
+    try:
+        driver = psutil.Process(pid)
+        return [driver, *driver.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def outside(processes: list[psutil.Process]) -> list[str]:
