@@ -12,10 +12,10 @@ from checkpointing.generations.audit import AuditFinding, audit_generations, aud
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.codec import decode, encode
-from checkpointing.log.history import Pin, Quarantine, Verified
+from checkpointing.log.history import Commit, Entry, Pin, Quarantine, Verified
 from checkpointing.log.log import Log
 from checkpointing.stores.memory import MemoryStore
-from tests.unit.small_generations import RUN, Ranks, cut_of, file_of, part_of
+from tests.unit.small_generations import RUN, Ranks, cut_of, file_of, generation, part_of
 
 pytestmark = pytest.mark.usefixtures("each_form")
 
@@ -142,6 +142,18 @@ def test_a_wrong_hint_is_named_and_mended(hint: bytes | None) -> None:
     repair_hint(run.store, RUN)
     assert run.audit() == []
     assert json.loads(run.store.get(HINT)) == json.loads(right)
+
+
+@pytest.mark.parametrize(
+    "entries", [[Pin(name="b")], [Commit(generation=generation(1)), Commit(generation=generation(2))]]
+)
+def test_a_hint_before_anything_but_one_commit_is_wrong(entries: list[Entry]) -> None:
+    store = MemoryStore()
+    log = Log(store, RUN)
+    log.append(Pin(name="a"))
+    for entry in entries:
+        log.append(entry, hint_later=True)
+    assert [found.place for found in audit_log(store, RUN)] == ["hint"]
 
 
 def test_a_hint_of_a_record_that_came_meanwhile_is_right() -> None:

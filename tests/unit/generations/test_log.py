@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -213,6 +214,15 @@ def test_appending_to_an_undisturbed_log_is_one_request_and_one_for_the_hint() -
     store.calls.clear()
     log.append(Stop(), term=1)
     assert store.calls == [f"create {SLOT.format(2)}", "put runs/r/hint.json"]
+
+
+def test_what_an_older_version_would_take_for_damage_is_written_where_it_is_set_alone() -> None:
+    record = LogRecord(
+        number=1, id="i", written_s=1.0, entry=Lease(owner="a"), view=view_of(Lease(owner="a"))
+    )
+    assert unseal(encode(record))["entry"] == {"owner": "a"}
+    entry = Lease(owner="a", term=3, keeps="g")
+    assert unseal(encode(replace(record, entry=entry)))["entry"] == {"owner": "a", "term": 3, "keeps": "g"}
 
 
 @pytest.mark.parametrize("entry", [Pin(name="b"), None])
