@@ -116,7 +116,7 @@ def _nearness(place: Path, root: Path) -> str:
     node = text_of(place / "numa_node")
     if not node.isdigit():
         return ""
-    near = _cores(text_of(root / f"sys/devices/system/node/node{node}/cpulist"))
+    near = cores_in(text_of(root / f"sys/devices/system/node/node{node}/cpulist"))
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     if not near or not allowed:
         return ""
@@ -124,7 +124,7 @@ def _nearness(place: Path, root: Path) -> str:
     return {1.0: "all near their device", 0.0: "none near their device"}.get(share, "some near their device")
 
 
-def _cores(ranges: str) -> set[int]:
+def cores_in(ranges: str) -> set[int]:
     """Reads ``0-3,8``."""
     found = re.findall(r"(\d+)(?:-(\d+))?", ranges)
     return {core for first, last in found for core in range(int(first), min(int(last or first), 4095) + 1)}

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from cluster.probe import numa
 from cluster.telemetry.readings import DeviceAddress
 
 # What torch has for each kind of device, with the names that ``torch.cuda`` has for it.
@@ -80,6 +81,18 @@ def take(index: int) -> torch.device:
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return device
+
+
+def take_near(index: int) -> torch.device:
+    """As ``take``, after this process was bound to the NUMA node of the device."""
+    numa.bind(address(torch.device("cuda", index)).pci)
+    return take(index)
+
+
+def unusable_kind() -> str | None:
+    """The kind of this machine's device, if it is one with which nothing can be computed here."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return None if found is None or found.type in KINDS else found.type
 
 
 def synchronize(device: torch.device) -> None:

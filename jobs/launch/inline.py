@@ -206,7 +206,13 @@ def _end_with(problem: Unmet) -> None:
 
 @contextmanager
 def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterator[torch.device]:
-    device = door.take(place.local_rank) if door.is_there() else torch.device("cpu")
+    device = door.take_near(place.local_rank) if door.is_there() else torch.device("cpu")
+    if place.rank == 0 and device.type == "cpu" and (kind := door.unusable_kind()):
+        print(
+            f"{kind}: nothing is computed on this machine's device; its ranks take the CPU",
+            file=sys.stderr,
+            flush=True,
+        )
     timeout = timedelta(seconds=collective_timeout_s)
     network = on_loopback() if place.is_of_one_machine else towards(os.environ["MASTER_ADDR"])
     with TemporaryDirectory(prefix="longhaul-") as folder, variables(network):
@@ -217,7 +223,12 @@ def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterato
             # After a restart, ``torchrun`` may give the same store again, which knows the ranks of before.
             store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             store.set_timeout(timeout)
-            cards = all_met(store, rank, size, of_one_machine=place.is_of_one_machine, within_s=COMING_S)
+            try:
+                cards = all_met(store, rank, size, of_one_machine=place.is_of_one_machine, within_s=COMING_S)
+            except Unmet as problem:
+                # All ranks end with the same sentence, which is all that anybody needs.
+                print(problem, file=sys.stderr, flush=True)
+                raise SystemExit(EXIT_FAILED) from None
             with told_if_late(cards, connecting_s(size), _end_with):
                 dist.init_process_group(
                     door.collective_backend(device),

@@ -199,11 +199,11 @@ def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
     """This worker's own device. Ray Train's answer is wrong on AMD and where devices are simulated."""
     import torch
 
-    from cluster.probe.door import take
+    from cluster.probe.door import take_near
 
     if backend == "gloo":
         return torch.device("cpu")
-    return take(_visible_index())
+    return take_near(_visible_index())
 
 
 def _visible_index() -> int:

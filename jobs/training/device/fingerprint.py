@@ -8,7 +8,7 @@ import torch
 
 from cluster.fingerprint.libraries import loaded_libraries
 from cluster.fingerprint.machine import device_place_facts, machine_facts
-from cluster.probe import door
+from cluster.probe import door, numa
 from jobs.training.device.torch_settings import torch_facts
 from reporting.results.redaction import without_credentials
 
@@ -26,6 +26,7 @@ def fingerprint_of(
         **settings,
         **torch_facts(device),
         **device_place_facts(door.address(device).pci, root),
+        **({"NUMA binding": numa.bound()} if numa.bound() else {}),
         **loaded_libraries(root),
         **machine_facts(variables, root),
     }
