@@ -318,13 +318,13 @@ def elastic(cluster: Cluster, stop_signals: StopSignals) -> RunEnd | Setback:
     spec = RunSpec.model_validate_json(
         '{"name": "r", "model": "llama-tiny", "steps": 2, "world_size": {"min": 1, "max": 2},'
         ' "elastic": {"wait_for_spare_s": 0, "grow_after_s": 0}, "recovery": {"pause_s": 0.01},'
-        ' "environment": {"NCCL_DEBUG": "INFO"}}'
+        ' "environment": {"NCCL_DEBUG": "INFO"}, "deterministic": true}'
     )
     repository = Repository(MemoryStore(), "r")
     driver = Driver(
         executor=cluster,
         spec=spec,
-        group=group(),
+        group=group(vendor="nvidia"),
         repository=repository,
         make_task=lambda world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
         display=RunDisplay("r", quiet=True, silent=True),
@@ -340,7 +340,8 @@ def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
     cluster = Cluster(stop=stop_signals.hear)
     assert elastic(cluster, stop_signals) == Completed(pointer="pointer")
     (order,) = cluster.orders
-    assert (order.world_size, order.environment["NCCL_DEBUG"]) == (1, "INFO")
+    assert order.world_size == 1
+    assert (order.environment["NCCL_DEBUG"], order.environment["NCCL_ALGO"]) == ("INFO", "Ring")
     assert cluster.stop_requests == [None, StopRequest(aim="move on", why="there is room for 2 ranks"), STOP]
 
 
