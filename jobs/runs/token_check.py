@@ -14,6 +14,7 @@ from checkpointing.stores.versions import TellsVersions, versions_of
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.data.bin_files import BIN, IDX, index_of_bin
 from jobs.training.data.mixture import whole_weights
 from jobs.training.data.shard_cache import folder_conflict
 from jobs.training.task.task import Mixture, ShardCacheLimits, Tokens, WeightedTokens
@@ -116,12 +117,31 @@ def _digest_of(tokens: Tokens) -> str | None:
 
 
 def index_at(path: str, key: str) -> tuple[Store, TokenIndex]:
-    """The place of tokens that ``key`` names, and its index. Raises ``SpecError`` if there are no tokens."""
-    store = _opened(path, key)
+    """The place of tokens that ``key`` names, and its index. Raises ``SpecError`` if there are no tokens.
+
+    The path of a ``.bin`` or ``.idx`` is that of another tool's file.
+    """
+    folder, slash, name = path.rpartition("/")
+    is_file = name.endswith((BIN, IDX)) and not Path(path).is_dir()
+    store = _opened(folder + slash or "." if is_file else path, key)
     try:
-        return store, _index(store)
+        return store, _index_of_file(store, name) if is_file else _index(store)
     except DataError as error:
         raise SpecError([str(error)]) from None
+
+
+def _index_of_file(store: Store, name: str) -> TokenIndex:
+    if not is_name(name):
+        raise DataError(
+            f"data: {store.url}/{name}: expected letters, digits and ._+=@- in its name; rename it"
+        )
+    try:
+        index = index_of_bin(store, name)
+    except Missing as error:
+        raise DataError(f"data: {error}; expected a .bin, or a .bin and its .idx") from None
+    if not index.num_tokens:
+        raise DataError(f"data: {store.url}/{name}: has no tokens; name another")
+    return index
 
 
 def _opened(path: str, key: str) -> Store:

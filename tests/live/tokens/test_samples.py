@@ -16,6 +16,7 @@ import torch
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.local import LocalStore
+from jobs.training.data.bin_files import index_of_bin
 from jobs.training.data.parquet_tokens import describe
 from jobs.training.data.samples import Samples
 from jobs.training.data.shard_ledger import ledger_of, read_ledger
@@ -27,6 +28,7 @@ from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
 from tests.live.late_device import LATE, LateDevice
 from tests.live.trainings import CPU, recipe_for
+from tests.unit.tokens.test_bin_files import megatron, nano_gpt
 
 NUM_HELD_OUT = 4
 
@@ -246,3 +248,19 @@ def test_synthetic_samples_are_what_they_were_to_the_bit() -> None:
     assert torch.equal(
         torch.cat([ids for ids, _ in map(ranks.batch, ranks.held_out())]), torch.stack(held_out)
     )
+
+
+@pytest.mark.parametrize("code", [4, 8])
+def test_samples_are_read_in_place_from_other_tools_files(code: int, tmp_path: Path) -> None:
+    ids = [number % 251 for number in range(1400)]
+    data, idx = megatron([ids[:300], ids[300:1200], ids[1200:]], code)
+    LocalStore(tmp_path).put("corpus.bin", data)
+    LocalStore(tmp_path).put("corpus.idx", idx)
+    LocalStore(tmp_path).put("train.bin", nano_gpt(ids))
+    for name in ("corpus.idx", "train.bin"):
+        index = index_of_bin(LocalStore(tmp_path), name)
+        windows = cut_into_windows(len(ids), seq_len=32, num_held_out=NUM_HELD_OUT)
+        ranks = samples_of(WORLDS[1], Tokens(url=str(tmp_path), index=index, windows=windows))
+        numbers = [sample_at(place, num_samples=windows.num_samples, seed=1) for place in range(8, 16)]
+        wanted = [tuple(ids[32 * number : 32 * number + 33]) for number in numbers]
+        assert sorted(step_of(ranks, 8)) == sorted(wanted)
