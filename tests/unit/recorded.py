@@ -29,9 +29,14 @@ def attempt(**changes: Any) -> RecordedAttempt:
 
 
 def step_row(
-    step: int, *, ended_s: float = NOON_S, step_s: float = 1.0, loss: float | None = 2.0
+    step: int,
+    *,
+    ended_s: float = NOON_S,
+    step_s: float = 1.0,
+    loss: float | None = 2.0,
+    source_losses: str | None = None,
 ) -> tuple[Any, ...]:
-    return (step, step, 1, ended_s, step_s, 0.0, 64, loss, None, None, None, None, None)
+    return (step, step, 1, ended_s, step_s, 0.0, 64, loss, None, None, None, None, source_losses)
 
 
 def incident_row(

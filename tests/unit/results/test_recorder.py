@@ -11,7 +11,14 @@ from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
-from reporting.recording.attempts import DeviceSample, Incident, LossOverRanks, RecordedAttempt, Step
+from reporting.recording.attempts import (
+    DeviceSample,
+    Incident,
+    LossesBySource,
+    LossOverRanks,
+    RecordedAttempt,
+    Step,
+)
 from reporting.recording.outbox import Outbox
 from reporting.recording.parts import decode_part, encode_part, part_attempt, parts_of, rows_in, table_of
 from reporting.recording.recorder import Recorder, Sink
@@ -112,6 +119,20 @@ def test_a_step_waits_for_its_loss_over_ranks_and_no_step_is_recorded_before_an_
         loss.know(2.25)
         wait_until(lambda: len(rows(store, "steps")) == 3)
     assert [(row["step"], row["loss"]) for row in rows(store, "steps")] == [(1, 2.5), (2, 2.25), (3, 2.5)]
+
+
+def test_a_step_of_a_mixture_waits_for_the_loss_of_each_source() -> None:
+    store, known, lost = MemoryStore(), LossesBySource(("web", "code", "books")), LossesBySource(("web",))
+    with recording(store, flush_s=0.01) as recorder:
+        recorder.step(a_step(1, source_losses=known))
+        recorder.step(a_step(2, source_losses=lost))
+        wait_until(lambda: len(rows(store, "phases")) > 3)
+        assert rows(store, "steps") == []
+        known.know([6.0, 4.0, 5.0, 2.0, 0.0, 0.0])
+        wait_until(lambda: len(rows(store, "steps")) == 1)
+        lost.know(None)
+    told = [row["source_losses"] for row in rows(store, "steps")]
+    assert told == ['{"web": 1.5, "code": 2.5}', None]
 
 
 def test_a_loss_over_ranks_that_never_became_known_is_null() -> None:

@@ -22,7 +22,7 @@ from jobs.runs.status import status_of
 from jobs.training.task.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
 from tests.unit.printed import checked
-from tests.unit.recorded import NOON_S, attempt, incident_row, leave
+from tests.unit.recorded import NOON_S, attempt, incident_row, leave, step_row
 from tests.unit.scenarios import KILLED_TWICE, record
 from tests.unit.small_generations import RUN, generation
 
@@ -269,6 +269,19 @@ def test_what_restarts_cost_is_told_to_programs_and_summed_for_people(
     assert (found["num_redone"], found["restarts"][0]["phases_s"]["detect"]) == (8, 8.0)
     assert main(["status", RUN]) == 0
     assert "\n2 restarts cost 0:01:54 of device time, 8 steps done again\n" in capsys.readouterr().out
+
+
+def test_each_source_s_loss_is_that_of_its_newest_steps_whatever_else_a_row_says(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ['{"web": 9.0}'] + ['{"web": 1.5}'] * 98 + ['{"web": 2.5, "code": 3.0}'] * 2
+    hostile = ["{", "[1]", '{"web": NaN, "code": "3", "books": null}', "[" * 10_000, None]
+    losses = [*told, *hostile]
+    found = [step_row(step, source_losses=text) for step, text in enumerate(losses, start=1)]
+    leave(repository.store, attempt(run=RUN), "steps", found)
+    assert asked(repository)["recorded"]["source_losses"] == {"code": 3.0, "web": pytest.approx(1.52)}
+    assert main(["status", RUN]) == 0
+    assert "\nloss by source: code 3.0000, web 1.5200\n" in capsys.readouterr().out
 
 
 def test_what_happened_is_not_lost_among_saves(repository: Repository) -> None:
