@@ -11,6 +11,7 @@ from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, is_name
 from checkpointing.stores.opening import open_store
 from checkpointing.stores.versions import TellsVersions, versions_of
+from cluster.inventory import WorkerGroup
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
@@ -40,6 +41,19 @@ _SHORTEST_DIGEST = 12
 def find_data(spec: RunSpec) -> Data | None:
     """The tokens or the mixture to train on; None for synthetic data. Raises as ``find_tokens`` does."""
     return _mixture(spec) if spec.data.sources else find_tokens(spec)
+
+
+def check_kernel(spec: RunSpec, group: WorkerGroup, data: Data | None) -> None:
+    """Raises ``SpecError`` if the rows need a mask, which flash takes on no device but a CPU."""
+    places = [data] if isinstance(data, Tokens) else [one.tokens for one in data.sources] if data else []
+    is_masked = any(tokens.index.chat or tokens.end_id is not None for tokens in places)
+    if spec.attention == "flash" and is_masked and group.vendor != "cpu" and not group.simulated:
+        raise SpecError(
+            [
+                "attention: flash takes no mask on a device, but rows of several documents or conversations "
+                "need one; expected auto, efficient or math"
+            ]
+        )
 
 
 def find_tokens(spec: RunSpec) -> Tokens | None:

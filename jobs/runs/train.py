@@ -50,7 +50,7 @@ from jobs.runs.resume_command import note_stop, resume_command
 from jobs.runs.status import status_of
 from jobs.runs.stop_signals import StopSignals
 from jobs.runs.tasks import Beginning, Tasks, absolute, beginning, described_run
-from jobs.runs.token_check import Data, find_data, num_samples
+from jobs.runs.token_check import Data, check_kernel, find_data, num_samples
 from jobs.spec_schema.file import check_plain_name
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.models.weights import find_weights
@@ -122,6 +122,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
             return _say_finished(args, spec, repository) if executor.is_main_process else EXIT_OK
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         tokens = find_data(spec)
+        check_kernel(spec, group, tokens)
         begins = _checked(spec, repository, begins, tokens)
         tasks = Tasks(spec, repository, group, begins, tokens, presence)
         display = RunDisplay(run, quiet=args.json, silent=not executor.is_main_process)
@@ -166,6 +167,7 @@ def _show_plan(args: argparse.Namespace, spec: RunSpec, store: Store, run: str) 
         inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
         is_main_process = executor.is_main_process
     group, tokens = _group(spec, inventory), find_data(spec)
+    check_kernel(spec, group, tokens)
     begins = _checked(spec, repository, begins, tokens)
     plan = plan_of(spec, repository, begins, inventory, group, tokens)
     if is_main_process:

@@ -149,3 +149,23 @@ def test_what_a_start_refuses_a_dry_run_refuses_too(
     assert says in printed.err
     assert printed.out == ""
     assert not Path("saves").exists()
+
+
+@pytest.mark.parametrize(
+    ("attention", "kernel", "group", "code"),
+    [
+        ("per_document, end_id: 2", "flash", "nvidia", 2),
+        ("per_document, end_id: 2", "efficient", "nvidia", 0),
+        ("causal", "flash", "nvidia", 0),
+        ("per_document, end_id: 2", "flash", "local", 0),
+    ],
+)
+def test_flash_with_a_mask_is_refused_where_no_kernel_takes_it(
+    attention: str, kernel: str, group: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LocalStore(Path("tokens")).put("train.bin", bytes(2 * 100_000))
+    data = f"data={{kind: tokens, path: tokens/train.bin, attention: {attention}}}"
+    given = [f"--set={data}", f"--set=attention={kernel}", f"--set=group={group}"]
+    where = ["--cluster", "cluster.yaml"] if group == "nvidia" else []
+    assert main(["train", "small.yaml", "--dry-run", *where, *given]) == code
+    assert ("attention: flash takes no mask on a device" in capsys.readouterr().err) == (code == 2)
