@@ -67,6 +67,7 @@ DATA, IDX = megatron(DOCUMENTS, 8)
     ("files", "says"),
     [
         ({"bin": DATA[:-2], "idx": IDX}, r"a.bin: has 88 bytes, but by a.idx 90 \(45 tokens of uint16\)"),
+        ({"bin": DATA + bytes(2), "idx": IDX}, "a.bin: has 92 bytes, but by a.idx 90"),
         ({"bin": DATA, "idx": IDX[:-1]}, "a.idx: has 121 bytes, expected 122 for 4 sequences in 5 doc"),
         ({"bin": DATA, "idx": IDX + bytes(4)}, "data with images can't be read"),
         ({"bin": DATA, "idx": b"TNTIDX\x00\x00" + IDX}, "is no index of Megatron's"),
