@@ -26,7 +26,12 @@ def links_of(visits: Sequence[NodeSession], answers: Sequence[NodeAnswer]) -> It
         for visit in there:
             yield from _within(visit, facts[visit.asked.node_id])
         if len(there) > 1:
-            yield _across(there, facts)
+            devices = _first_devices([facts[visit.asked.node_id] for visit in there])
+            if any(device is not None for device in devices):
+                # Ranks on devices need gloo as well, between other interfaces perhaps. It comes first: a rank
+                # that is stuck in NCCL answers nothing more.
+                yield _across(there, [None] * len(there))
+            yield _across(there, devices)
 
 
 def _within(visit: NodeSession, facts: NodeFacts | str) -> Iterator[Link]:
@@ -45,11 +50,15 @@ def _within(visit: NodeSession, facts: NodeFacts | str) -> Iterator[Link]:
     yield Link(group=visit.asked.group, node=visit.asked.name, rate=rate)
 
 
-def _across(visits: Sequence[NodeSession], facts: dict[str, NodeFacts | str]) -> Link:
-    """Uses one device of each node, so that all traffic crosses nodes."""
-    told = [facts[visit.asked.node_id] for visit in visits]
-    devices = [None if isinstance(one, NodeFacts) and one.platform == "cpu" else 0 for one in told]
+def _first_devices(told: Sequence[NodeFacts | str]) -> list[int | None]:
+    """One device of each node, so that all traffic crosses nodes; None on CPUs."""
+    return [None if isinstance(one, NodeFacts) and one.platform == "cpu" else 0 for one in told]
+
+
+def _across(visits: Sequence[NodeSession], devices: Sequence[int | None]) -> Link:
     rate = _all_reduce([visit.node_actor for visit in visits], devices, is_of_one_node=False)
+    if isinstance(rate, str):
+        rate = f"{'gloo' if devices[0] is None else 'nccl'}: {rate}"
     return Link(group=visits[0].asked.group, node=None, rate=rate)
 
 

@@ -1,0 +1,67 @@
+"""Which all-reduces the doctor asks nodes for. The nodes answer at once, and no Ray is started."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.inventory import WorkerGroup
+from cluster.probe.link_seat import LinkSeat
+from cluster.probe.node_facts import LinkRate, NodeFacts
+from jobs.doctor import link_tests
+from jobs.doctor.node_sessions import NodeSession
+from tests.unit.examinations import A1, A2, answer, nvidia
+
+GROUP = WorkerGroup(name="nvidia", vendor="nvidia", nodes=())
+ON_DEVICES, ON_CPUS = nvidia(num_devices=1), nvidia(platform="cpu", num_devices=0)
+
+
+class Node:
+    """Answers as a node actor of one rank. ``refuses`` is a backend of which it says why it does not work."""
+
+    def __init__(self, asked: list[list[int | None]], refuses: str = "") -> None:
+        self.meeting = SimpleNamespace(remote=lambda _: "tcp://10.0.0.1:1")
+        self.all_reduce = SimpleNamespace(remote=self._all_reduce)
+        self._asked, self._refuses = asked, refuses
+
+    def _all_reduce(self, seat: LinkSeat) -> LinkRate | str:
+        if seat.rank == 0:
+            self._asked.append([])
+        self._asked[-1].append(seat.device)
+        backend = "gloo" if seat.device is None else "nccl"
+        if backend == self._refuses:
+            return "no answer in time"
+        return LinkRate(num_ranks=2, backend=backend, size_bytes=1, bus_bytes_per_s=1.0, small_s=1.0)
+
+
+def links_of(monkeypatch: pytest.MonkeyPatch, facts: NodeFacts, refuses: str = "") -> tuple[Any, Any]:
+    monkeypatch.setattr(link_tests, "answer_to", lambda found, _end, _kind: found)
+    monkeypatch.setattr(link_tests, "num_ranks", lambda _on_cpu, _devices: 1)
+    asked: list[list[int | None]] = []
+    visits = [
+        NodeSession(asked=one, group=GROUP, machine=one.name, node_actor=Node(asked, refuses))
+        for one in (A1, A2)
+    ]
+    found = [link.rate for link in link_tests.links_of(visits, [answer(one, facts) for one in (A1, A2)])]
+    return asked, [rate if isinstance(rate, str) else rate.backend for rate in found]
+
+
+def test_nodes_with_devices_reduce_over_gloo_too_which_long_runs_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, rates = links_of(monkeypatch, ON_DEVICES)
+    assert (asked, rates) == ([[None, None], [0, 0]], ["gloo", "nccl"])
+
+
+def test_nodes_without_devices_reduce_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, rates = links_of(monkeypatch, ON_CPUS)
+    assert (asked, rates) == ([[None, None]], ["gloo"])
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_link_that_does_not_work_says_over_what_and_the_other_is_tried(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, rates = links_of(monkeypatch, ON_DEVICES, refuses=backend)
+    assert f"{backend}: no answer in time" in rates
+    assert {"gloo", "nccl"} - {backend} < set(rates)
