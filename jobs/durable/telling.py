@@ -24,7 +24,10 @@ class Teller:
         self._term = term
         self._is_rank_0 = is_rank_0
         self._tokens_per_step = spec.tokens_per_step
-        self._display = RunDisplay(spec.name, quiet=True, silent=not is_rank_0)
+        self._has_loss = False
+        self._display = RunDisplay(
+            spec.name, quiet=True, silent=not is_rank_0, has_loss=lambda: self._has_loss
+        )
         self._status = status
         self._record = record
         self._contexts = ExitStack()
@@ -59,6 +62,7 @@ class Teller:
         self._told_s, self._told_step = time.monotonic(), start.step
 
     def step(self, step: int, values: Values) -> None:
+        self._has_loss = self._has_loss or values.get("loss") is not None
         self._record.step(step, values)
 
     def progress(self, step: int, values: Values, tally: Tally) -> None:

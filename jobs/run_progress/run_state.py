@@ -5,6 +5,7 @@ own clocks only the age of a generation is used, once per generation.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from math import ceil
@@ -34,7 +35,10 @@ class LastStep:
 
 
 class RunState:
-    def __init__(self, now: float) -> None:
+    """``has_loss`` tells whether the run ever told a loss: a loop of the user's own need not."""
+
+    def __init__(self, now: float, has_loss: Callable[[], bool] = lambda: True) -> None:
+        self.has_loss = has_loss
         self.stage: Stage = "starting"
         self._since = now
         self._why: str | None = None
@@ -126,10 +130,9 @@ class RunState:
             self._durable = (told.durable_step, now - age_s)
 
     def _facts(self, told: Progress, now: float) -> list[str]:
-        facts = [
-            f"step {told.step}/{told.num_steps}",
-            "loss not finite" if told.loss is None else f"loss {told.loss:.4f}",
-        ]
+        facts = [f"step {told.step}/{told.num_steps}"]
+        if self.has_loss():
+            facts.append("loss not finite" if told.loss is None else f"loss {told.loss:.4f}")
         facts += [] if told.tokens_per_s is None else [f"{told.tokens_per_s:,.0f} tokens/s"]
         facts += _data_wait(told.data_wait_share)
         eta_s = self._eta_s()

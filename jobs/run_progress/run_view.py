@@ -40,6 +40,7 @@ class RunDisplay:
         *,
         quiet: bool,
         silent: bool,
+        has_loss: Callable[[], bool] = lambda: True,
         ticks: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -47,7 +48,7 @@ class RunDisplay:
         self._ticks = ticks
         self._clock = clock
         self._lines = _Lines(run, sys.stderr if quiet else sys.stdout, clock)
-        self._state = RunState(ticks())
+        self._state = RunState(ticks(), has_loss)
         self._start: Resumption | None = None
         self._end: Ended | None = None
         self._saves: deque[SaveNote] = deque(maxlen=_MOST_SAVES)
@@ -135,7 +136,8 @@ class RunDisplay:
         if self._end is None:
             self._say("the workers ended without a word of it; running it again goes on")
         elif self._end.stop_request is None and self._end.problem is None:
-            loss = f", {_value('loss', self._end.loss)}" if self._did_a_step(self._end) else ""
+            has_loss = self._did_a_step(self._end) and self._state.has_loss()
+            loss = f", {_value('loss', self._end.loss)}" if has_loss else ""
             kept = self._end.generation or "nothing was saved"
             self._say(f"finished at step {self._end.step}{loss}: {kept}")
         if pointer:

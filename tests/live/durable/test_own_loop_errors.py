@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import nan
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,6 +68,21 @@ def test_a_state_that_holds_itself_is_refused(tmp_path: Path) -> None:
     ring["ring"] = ring
     with pytest.raises(durable.DurableError, match="holds itself"), run_of(tmp_path, ring):
         pass
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [(None, "2: 0"), (torch.tensor(0.5), "2, loss 0.5000: 0"), (nan, "2, loss not finite: 0")],
+)
+def test_of_a_loss_that_the_loop_does_not_record_nothing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: float | None, said: str
+) -> None:
+    with run_of(tmp_path, nn.Linear(4, 2)) as run:
+        for _ in run.steps(2):
+            if loss is not None:
+                run.record(loss=loss)
+    (finished,) = [line for line in capsys.readouterr().err.splitlines() if "finished" in line]
+    assert f"finished at step {said}" in finished
 
 
 def test_a_model_of_another_shape_is_refused_and_unchanged(tmp_path: Path) -> None:

@@ -221,6 +221,16 @@ def test_a_run_that_has_ended_has_no_status_line(capsys: pytest.CaptureFixture[s
     assert lines(capsys) == ["r: finished at step 8, loss 1.9877: g8"]
 
 
+def test_a_loop_that_tells_no_loss_has_lines_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    display = RunDisplay("r", quiet=False, silent=False, has_loss=lambda: False)
+    display.hear(DIVERGED)
+    display.hear(replace(END, loss=None))
+    display.summarise(None)
+    step, end = lines(capsys)
+    assert step.startswith("r: step 5/8  10 tokens/s  ")
+    assert end == "r: finished at step 8: g8"
+
+
 def test_that_an_attempt_is_starting_is_said_when_it_takes_some_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
