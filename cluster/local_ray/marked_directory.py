@@ -33,7 +33,7 @@ def marked_directory() -> Iterator[str]:
     Other users cannot look into the directory. Ray opens the folder that it is given to everybody, so Ray
     gets a folder below this one.
     """
-    root = tempfile.mkdtemp(prefix=reaper.NAME, dir=_short_directory())
+    root = tempfile.mkdtemp(prefix=reaper.NAME, dir=short_directory())
     Path(root, reaper.MARKER).touch()
     watcher = _start_reaper(root)
     try:
@@ -70,7 +70,8 @@ def environment_of(root: str) -> dict[str, str]:
     }
 
 
-def _short_directory() -> str:
+def short_directory() -> str:
+    """The folder for temporary files, if sockets below it have paths that are short enough."""
     chosen = tempfile.gettempdir()
     return chosen if len(chosen) <= _LONGEST_DIRECTORY else "/tmp"
 

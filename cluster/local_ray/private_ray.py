@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,12 @@ from typing import Any
 from cluster import this_machine
 from cluster.inventory import ClusterError, DidNotStart
 from cluster.local_ray import agent_stand_in, worker_start
-from cluster.local_ray.marked_directory import check_closed, environment_of, marked_directory
+from cluster.local_ray.marked_directory import (
+    check_closed,
+    environment_of,
+    marked_directory,
+    short_directory,
+)
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 from cluster.nodes import query_cluster
@@ -38,6 +44,8 @@ from cluster.ray_internals import (
 OBJECT_STORE_BYTES = 128 * 2**20
 # Ray gives its own processes 30 s, which a busy machine may exceed once.
 _TRIES = 3
+# Its logs, and those of its workers.
+_LEAST_FREE_BYTES = 50 * 10**6
 _log = logging.getLogger(__name__)
 
 
@@ -90,11 +98,23 @@ def private_ray(
     That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after ``kill
     -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
 
-    Raises ``DidNotStart`` after three tries, of which nothing is left either. Each try calls ``aside``.
+    Raises ``DidNotStart`` after three tries, of which nothing is left either. Each try calls ``aside``. Where
+    its files would not fit, none is made.
     """
+    _check_space(short_directory())
     with ExitStack() as stack:
         _start_in(stack, lambda: _one_try(num_cpus, verbose, aside))
         yield
+
+
+def _check_space(folder: str) -> None:
+    """Ray itself would try for a minute, and fill the screen with what it could not write."""
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_FREE_BYTES:
+        raise DidNotStart(
+            f"{folder} has {free / 1e6:.1f} MB free, and Ray's files on this machine need "
+            f"{_LEAST_FREE_BYTES / 1e6:.0f} MB; make room there, or name another folder in TMPDIR"
+        )
 
 
 def _start_in(stack: ExitStack, one_try: Callable[[], AbstractContextManager[None]]) -> None:

@@ -91,13 +91,23 @@ def test_over_ray_it_is_measured_and_reported_in_a_latin_1_locale(folder: Path) 
 
 @pytest.mark.soak
 def test_a_user_who_is_not_root_and_has_no_home_needs_nothing_more(folder: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    if subprocess.run([*AS_NOBODY, "test", "-r", ROOT / "jobs" / "cli"], check=False, timeout=60).returncode:
-        pytest.skip(f"other users can't read {ROOT}")
-    measured_and_reported(AS_NOBODY, folder)
-    owners = {path.owner() for path in (folder / "store").rglob("*")}
-    assert len(owners) == 1 and "root" not in owners
+    nobody = (*python_in_an_open_folder(), *AS_NOBODY)
+    trial = [*nobody, sys.executable, "-c", "import jobs"]
+    if os.geteuid() != 0 or subprocess.run(trial, cwd=ROOT, check=False, timeout=60).returncode != 0:
+        pytest.skip(f"only root can become another user, who must be able to read {ROOT}")
+    measured_and_reported(nobody, folder)
+    assert {path.owner() for path in (folder / "store").rglob("*")} == {"nobody"}
+
+
+def python_in_an_open_folder() -> Sequence[str]:
+    """Python itself may lie in root's home, which is closed: the command sees it in a folder that is open."""
+    python = Path(sys.base_prefix).resolve()
+    closed = [parent for parent in python.parents if not parent.stat().st_mode & stat.S_IXOTH]
+    if not closed:
+        return ()
+    words = 'mount --bind "$0" /mnt && mount -t tmpfs -o mode=755 none "$1" && mkdir -p "$0" && '
+    words += 'mount --bind /mnt "$0" && shift && exec "$@"'
+    return ("unshare", "--mount", "bash", "-c", words, str(python), str(closed[-1]))
 
 
 @pytest.mark.soak
@@ -119,7 +129,7 @@ def test_where_nothing_more_fits_into_tmp_that_is_one_line_and_no_row(folder: Pa
     done = run([*FULL_TMP, *sweep_command(write_spec(folder, SPEC), store)], TMPDIR=str(tmp))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("longhaul sweep: ") and "No space left on device" in line
+    assert line.startswith(f"longhaul sweep: {tmp} has 0.0 MB free, and Ray's files")
     assert rows(store) == []
 
 

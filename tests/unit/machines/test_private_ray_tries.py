@@ -1,13 +1,15 @@
 """A Ray of our own that does not start: another try, then one line."""
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from cluster.inventory import DidNotStart
-from cluster.local_ray.private_ray import _said_in_one_line, _start_in
+from cluster.local_ray.private_ray import _said_in_one_line, _start_in, private_ray
 
 
 class Tries:
@@ -56,3 +58,14 @@ def test_what_comes_of_ctrl_c_is_no_failed_start() -> None:
             raise KeyboardInterrupt
         except KeyboardInterrupt as interrupted:
             raise RuntimeError("Error calling __set_name__") from interrupted
+
+
+def test_where_its_files_do_not_fit_it_is_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    tried: list[str] = []
+    with pytest.raises(DidNotStart) as problem, private_ray(aside=lambda: tried.append("try")):
+        pass
+    assert " has 0.0 MB free, and Ray's files on this machine need 50 MB; make room there" in str(
+        problem.value
+    )
+    assert tried == []
