@@ -76,8 +76,8 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
         query_cluster(address)
     except ClusterError as error:
         raise ClusterError(
-            f"RAY_ADDRESS: {error}; expected HOST:PORT of its head, as 10.0.0.1:6379, or no RAY_ADDRESS "
-            "for a Ray of this machine"
+            f"RAY_ADDRESS: {error}; expected HOST:PORT of its head, as 10.0.0.1:6379, and "
+            "RAY_AUTH_MODE=token if it asks for a token, or no RAY_ADDRESS for a Ray of this machine"
         ) from None
     with _terminates_as_exception():
         with lost_node_messages(verbose):
