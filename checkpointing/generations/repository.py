@@ -116,8 +116,7 @@ class Repository:
           all.
 
         With the store's key, ``StoreKeyError`` refuses a log that the key never signed: anybody may have
-        planted it. ``fresh`` takes nothing from it. A generation's name in ``what`` is the user's word for
-        that one, and it alone is taken over: no later start, and no rollback, comes upon another.
+        planted it. ``fresh`` takes nothing from it, and a generation's name in ``what`` is the user's word.
 
         ``fresh`` begins at step 0 and keeps the old generations. Naming a generation in ``what`` decides
         the case: if the log lacks it, it alone is committed again and pinned.
@@ -130,8 +129,8 @@ class Repository:
             num_gone, was_signed = self._log.num_gone, self._log.is_signed()
             if not fresh and what == "latest":
                 self._refuse_if_more_is_there(has_gone_back=num_gone > 0 or highest_term > self.view.term)
-            keeps = what if term_of(what) is not None and not fresh else None
-            term = self._log.lease(owner, above=highest_term, takes_unsigned=fresh, keeps=keeps)
+            takes_unsigned = fresh or term_of(what) is not None
+            term = self._log.lease(owner, above=highest_term, takes_unsigned=takes_unsigned)
             if fresh and self._log.number > 1:
                 self._log.append(Fresh(), term=term)
             # Searched for again, because an older writer could still commit until the lease.

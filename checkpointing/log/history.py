@@ -86,14 +86,10 @@ class Lease:
 
     ``term`` is None for the next term, and is given if the log no longer knows of terms that were used. In
     a log without any attempt a given term begins a life: nothing that was lost belongs to the new life.
-
-    ``keeps`` is given if this lease signs a log that no key had signed. It begins a life to which this
-    generation alone belongs, since the user named it; all others may be anybody's.
     """
 
     owner: str
     term: int | None = None
-    keeps: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +181,11 @@ Entry = (
 
 def after(view: LogView, entry: Entry) -> LogView:
     match entry:
-        case Lease(owner=owner, term=given, keeps=alone):
+        case Lease(owner=owner, term=given):
             view = replace(view, stop_asked=False, stopped_step=None, finished_step=None)
             term = max(given or 0, view.term + 1)
-            life_term = term if alone or (given and view.term == 0) else view.life_term
-            view = replace(view, term=term, owner=owner, life_term=life_term)
-            return _changed(replace(view, life=view.life + 1), alone, life=view.life + 1) if alone else view
+            life_term = term if given and view.term == 0 else view.life_term
+            return replace(view, term=term, owner=owner, life_term=life_term)
         case Fresh():
             return replace(view, life=view.life + 1, life_term=view.term)
         case Commit(generation=generation):

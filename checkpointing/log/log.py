@@ -157,19 +157,13 @@ class Log:
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
 
     def lease(
-        self,
-        owner: str,
-        *,
-        above: int = 0,
-        is_past_gone: bool = False,
-        takes_unsigned: bool = False,
-        keeps: str | None = None,
+        self, owner: str, *, above: int = 0, is_past_gone: bool = False, takes_unsigned: bool = False
     ) -> int:
         """Begins a new attempt and returns its term, which is higher than ``above`` and than the hint's
         term.
 
         With the store's key, the lease signs the log. Raises ``StoreKeyError`` if it has records and the key
-        signed none of them, unless ``takes_unsigned``, or ``keeps`` names the one generation to take over.
+        signed none of them, unless ``takes_unsigned``.
         """
         self.read()
         if is_past_gone and self._num_gone <= _MOST_SKIPPED:
@@ -179,12 +173,9 @@ class Log:
 
         def begin(view: LogView) -> Lease:
             # Asked again after each lost race: the record that won may be the first of a planted log.
-            number = self._number + 1
-            if not takes_unsigned and not keeps:
-                self._trust.refuse_what_nobody_signed(before=number)
-            begins_to_sign = self._trust.has_key and not self._trust.is_signed(before=number)
-            term = above + 1 if above > view.term else None
-            return Lease(owner=owner, term=term, keeps=keeps if begins_to_sign else None)
+            if not takes_unsigned:
+                self._trust.refuse_what_nobody_signed(before=self._number + 1)
+            return Lease(owner=owner, term=above + 1 if above > view.term else None)
 
         return self.decide(begin).term
 

@@ -6,7 +6,7 @@ A log is *signed* from the first lease, or first record, that somebody with the 
 - A signature that our key did not make is damage too. If nothing else is in the log, the key is the wrong
   one, or somebody began the log in our name.
 - Records before it may be anybody's. So no start with the key goes on from a log that no key signed, unless
-  the user names the checkpoint to go on from, or begins anew. The named one is all that is taken over.
+  the user names the checkpoint to go on from, or begins anew.
 - A log that begins with the key has an id: that of its first record, which all later records and manifests
   repeat. One of another log of the same run's name and the same key is damage too. A copy of a whole log
   counts as what it is a copy of. Logs of earlier versions have no id, and neither has one whose first record
@@ -104,12 +104,8 @@ class Trust:
         self._unsigned_to = max(self._unsigned_to, before - 1)
         return False
 
-    @property
-    def has_key(self) -> bool:
-        return self._signer.has_key
-
     def is_signed_with_our_key(self, *, before: int) -> bool:
-        return self.has_key and self.is_signed(before=before)
+        return self._signer.has_key and self.is_signed(before=before)
 
     def may_be_anybodys(self, number: int) -> bool:
         """Says whether there is a key, and nothing up to record ``number`` is signed with it."""

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.errors import NothingToResume
 from checkpointing.format.manifest import MANIFEST, encode_manifest, manifest_of
 from checkpointing.generations.adoption import adopt, adoptable
 from checkpointing.generations.audit import audit_log
 from checkpointing.generations.choice import choose
 from checkpointing.generations.repository import Repository
-from checkpointing.generations.retention import of_this_life
 from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
-from checkpointing.log.history import Commit, Entry, Lease, LogView, Pin, Stop, Verified, after
+from checkpointing.log.history import Commit, Entry, Lease, LogView, Pin, Stop, after
 from checkpointing.log.log import Log, numbers_in
 from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError
 from checkpointing.log.trust import slot_name
@@ -155,41 +153,6 @@ def test_with_a_key_no_start_goes_on_from_a_planted_log_and_one_line_says_what_t
             trained(store, 10, what=what)
         assert "\n" not in str(no.value) and "give the run another name" in str(no.value)
     assert numbers(store) == before
-
-
-@pytest.mark.parametrize("is_in_the_log", [True, False])
-def test_who_names_a_checkpoint_of_a_log_that_no_key_signed_takes_over_that_one_alone(
-    store: Store, is_in_the_log: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever planted the others has only to delete what the run saves, so that it steps back to them."""
-    mine = trained(store, 10, 20)[0] if is_in_the_log else leave(store, 10, term=1, number=1)
-    planted = [leave(store, step, term=9, number=step) for step in (70, 80)]
-    for name in planted[: 2 if is_in_the_log else 0]:
-        forge(store, Commit(generation=generation(7, term=9, name=name)), mac=None)
-        forge(store, Verified(name=name), mac=None)
-    with_key(tmp_path, monkeypatch)
-
-    trained(store, what=mine)
-    view = Repository(store, RUN).refresh()
-    chosen = choose(view).chosen
-    assert chosen and chosen.name == mine
-    with pytest.raises(NothingToResume):
-        choose(view, refused={mine: "gone"})
-
-    saved = trained(store, 30)
-    chosen = choose(Repository(store, RUN).refresh(), refused={saved[0]: "deleted"}).chosen
-    assert chosen and chosen.name == mine
-    assert mac_of(store.get(slot_name(RUN, max(numbers(store)))))
-
-
-def test_a_log_that_is_signed_loses_nothing_where_a_checkpoint_is_named(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_key(tmp_path, monkeypatch)
-    saved = trained(store, 10, 20, 30)
-    trained(store, what=saved[0])
-    view = Repository(store, RUN).refresh()
-    assert (view.life, names(of_this_life(view))) == (0, saved)
 
 
 def test_a_log_that_is_planted_while_a_start_begins_is_not_gone_on_from(

@@ -41,7 +41,6 @@ from tests.unit.small_generations import generation, good, view_of
 SLOT = "runs/r/log/{:012d}.json"
 ONE_OF_EACH: tuple[Entry, ...] = (
     Lease(owner="a"),
-    Lease(owner="a", keeps="g"),
     Commit(generation=generation(1, metrics={"val_loss": 1.5}, epoch_end=1)),
     Verified(name="g"),
     Pin(name="g"),
