@@ -20,7 +20,13 @@ _CPU = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 # torch refuses cuBLAS's products. NCCL's reductions in switches (NVLS) have no fixed order; a ring of one
 # protocol has one. Megatron-LM's deterministic mode asks for such an algorithm too. RCCL reads these as well,
 # and has algorithms of its own besides (MSCCL).
-DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+DETERMINISTIC = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_ALGO": "Ring",
+    "NCCL_PROTO": "Simple",
+    # It would choose among libraries' products by how long each took.
+    "PYTORCH_TUNABLEOP_ENABLED": "0",
+}
 _DETERMINISTIC_AMD = {"RCCL_MSCCL_ENABLE": "0", "RCCL_MSCCLPP_ENABLE": "0"}
 
 # By default CUDA orders devices by speed. Ray and NVML number them along the bus, and the lists hold their

@@ -64,6 +64,7 @@ _SIDE = ".tmp-"
 _PAGE = 1000  # names per request: the servers' maximum
 _MAX_PARTS = 9_000  # S3 takes 10,000 parts
 _PAGE_BYTES = 400 * _PAGE
+_SMALL_BYTES = 64 << 10  # which any link that carries a run moves at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class TransferPace:
 
     A read shows progress with its bytes. One that is silent for ``quiet_s``, and what the link takes for the
     bytes that may come before the next sign, is asked again, until it was silent for ``stall_s`` in all. A
-    write in one request shows no progress: it gets ``quiet_s`` and what the link takes for its bytes.
+    write of at most 64 KiB shows no progress. It gets ``quiet_s``, and twice as long after each that stood still.
     ``guess`` is what a link moves per second before it was measured.
     """
 
@@ -110,7 +111,7 @@ class ObjectStore:
         self._multiparts = multiparts
         self._pace = pace or TransferPace()
         self._link = LinkRate(self._pace.guess)
-        self._uplink = LinkRate(self._pace.guess)
+        self._soon_s = min(self._pace.quiet_s, self._pace.stall_s)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -211,16 +212,16 @@ class ObjectStore:
             raise StoreError(f"store: {self.url} does not {ability}; choose another with --store")
 
     def _upload(self, path: str, data: memoryview) -> None:
-        chunk_bytes = max(self._pace.chunk_bytes, -(-len(data) // _MAX_PARTS))
-        if len(data) <= chunk_bytes:
+        if len(data) <= _SMALL_BYTES:
             own = bytes(data)
-            self._at_once(lambda: obstore.put(self._bucket, path, own, use_multipart=False), len(own))
+            self._soon(lambda: obstore.put(self._bucket, path, own, use_multipart=False))
             return
         progress = self._progress()
+        chunk_bytes = max(self._pace.chunk_bytes, -(-len(data) // _MAX_PARTS))
         feed = UploadFeed(data, chunk_bytes, progress)
         upload = partial(
-            obstore.put, self._parts, path, feed,
-            use_multipart=True, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
+            obstore.put, self._parts if len(data) > chunk_bytes else self._bucket, path, feed,
+            use_multipart=len(data) > chunk_bytes, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
         )  # fmt: skip
         try:
             finish(upload, progress)
@@ -248,21 +249,22 @@ class ObjectStore:
                 self._delete(side)
 
     def _create_at_once(self, name: str, data: Buffer) -> None:
+        """One request, which shows no progress before its end."""
         own = bytes(data)  # the caller may reuse its buffer as soon as this call returns
-        self._at_once(lambda: obstore.put(self._bucket, name, own, mode="create"), len(own))
+        create = partial(obstore.put, self._bucket, name, own, mode="create")
+        if len(own) <= _SMALL_BYTES:
+            self._soon(create)
+        else:
+            finish(create, self._progress(self._pace.stall_s + self._link.takes_s(len(own))))
 
-    def _at_once(self, write: Callable[[], object], num_bytes: int) -> None:
-        """One request, which shows no progress before its end. After one that stood still the next one of as
-        many bytes has longer.
-        """
-        quiet_s = min(self._pace.quiet_s, self._pace.stall_s)
-        progress, began = self._progress(quiet_s + self._uplink.takes_s(num_bytes)), time.monotonic()
+    def _soon(self, call: Callable[[], object]) -> None:
+        """A write of few bytes or none. One that stands still is asked again soon, each time with longer."""
         try:
-            finish(write, progress)
+            finish(call, self._progress(self._soon_s))
         except Stalled:
-            self._uplink.stood_still()
+            self._soon_s = min(2 * self._soon_s, self._pace.stall_s)
             raise
-        self._uplink.moved(num_bytes, time.monotonic() - began)
+        self._soon_s = min(self._pace.quiet_s, self._pace.stall_s)
 
     def _read_pieces(self, name: str, start: int, length: int, landing: Download) -> tuple[int, str | None]:
         size = self._pace.chunk_bytes
@@ -307,7 +309,7 @@ class ObjectStore:
 
     def _delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
-            self._at_once(lambda: obstore.delete(self._bucket, path), 0)
+            self._soon(lambda: obstore.delete(self._bucket, path))
 
     def _wait(self, call: Callable[[], Result]) -> Result:
         return finish(call, self._progress())

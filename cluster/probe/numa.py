@@ -37,7 +37,7 @@ def near(pci: str | None, allowed: Set[int], root: Path = Path("/")) -> NumaNode
     """The NUMA node of the device at ``pci`` (``domain:bus:device``).
 
     None without such an address, on a host that has or tells only one node, and where this process may use
-    none of the node's cores.
+    less than half of the node's share of its cores: it would wait for cores longer than for memory.
     """
     if pci is None:
         return None
@@ -47,22 +47,37 @@ def near(pci: str | None, allowed: Set[int], root: Path = Path("/")) -> NumaNode
         return None
     own = allowed & cores_in(text_of(root / f"sys/devices/system/node/node{number}/cpulist"))
     nodes = cores_in(text_of(root / "sys/devices/system/node/online"))
-    return NumaNode(number=int(number), cores=frozenset(own)) if own and nodes > {int(number)} else None
+    is_enough = bool(own) and 2 * len(own) * len(nodes) >= len(allowed)
+    return NumaNode(number=int(number), cores=frozenset(own)) if is_enough and nodes > {int(number)} else None
 
 
 def bind(pci: str | None, variables: Mapping[str, str] = os.environ, root: Path = Path("/")) -> None:
-    """Binds all threads of this process, and those to come, before it allocates anything for the device."""
+    """Binds all threads of this process, and those to come, before it allocates anything for the device.
+
+    Where the kernel refuses, all stays as it was: this only makes a rank faster.
+    """
     _bound.clear()
-    node = near(pci, os.sched_getaffinity(0), root) if hasattr(os, "sched_getaffinity") else None
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    node = near(pci, allowed, root)
     if node is None:
         return
     if variables.get(SWITCH) == "off":
         _bound.append(f"off by {SWITCH}")
         return
+    try:
+        _move(node.cores)
+    except OSError as error:
+        with suppress(OSError):
+            _move(allowed)
+        _bound.append(f"refused: {error.strerror}")
+        return
+    _bound.append(f"threads{' and memory' if _prefer(node) else ''} on node {node.number}")
+
+
+def _move(cores: Set[int]) -> None:
     for thread in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):  # It has ended since.
-            os.sched_setaffinity(int(thread.name), node.cores)
-    _bound.append(f"threads{' and memory' if _prefer(node) else ''} on node {node.number}")
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def bound() -> str:

@@ -75,7 +75,10 @@ def test_what_repeats_to_the_bit_is_told_to_devices_libraries_unless_a_spec_says
 ) -> None:
     usual = long_run_environment(group(vendor), {})
     found = long_run_environment(group(vendor), {"NCCL_PROTO": "LL"}, deterministic=True)
-    told = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
+    told = {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring", "NCCL_PROTO": "LL",
+        "PYTORCH_TUNABLEOP_ENABLED": "0",
+    }  # fmt: skip
     assert found == {**usual, **told, **also}
     assert long_run_environment(group(vendor, simulated=True), {}, deterministic=True) == {}
     assert worker_environment(group("cpu"), {}, deterministic=True) == CPU

@@ -1,5 +1,6 @@
 """Where a rank sits: the NUMA node of its device, over trees of /sys that look like known machines."""
 
+import errno
 import multiprocessing
 import os
 import threading
@@ -76,6 +77,31 @@ def test_in_a_cloud_machine_without_topology_nothing_is_bound(
 def test_a_host_without_sys_and_a_rank_without_a_device_are_left_alone(tmp_path: Path) -> None:
     assert near("0000:1b:00", ALL, tmp_path) is None
     assert near(None, ALL, tree(tmp_path, DGX_H100, OF_DGX)) is None
+
+
+def test_a_rank_with_few_cores_near_its_device_keeps_the_many_elsewhere(tmp_path: Path) -> None:
+    root = tree(tmp_path, DGX_H100, OF_DGX)
+    assert near("0000:1b:00", {0, *range(56, 112)}, root) is None
+    assert near("0000:1b:00", {*range(14), *range(56, 98)}, root) == NumaNode(
+        number=0, cores=frozenset(range(14))
+    )
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EINVAL])
+def test_a_kernel_that_refuses_to_bind_leaves_a_rank_where_it_was(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[frozenset[int]] = []
+
+    def refuse(_thread: int, cores: frozenset[int]) -> None:
+        given.append(frozenset(cores))
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(224)))
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    bind("0000:1b:00", {}, tree(tmp_path, DGX_H100, OF_DGX))
+    assert bound() == f"refused: {os.strerror(code)}"
+    assert given[-1] == frozenset(range(224))
 
 
 def test_all_threads_and_their_children_are_bound_and_a_variable_switches_it_off(tmp_path: Path) -> None:
