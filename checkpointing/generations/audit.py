@@ -11,7 +11,7 @@ from checkpointing.format.loading import verify
 from checkpointing.format.manifest import FilePart
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import LogRecord
-from checkpointing.log.history import Commit, Generation, LogView, after
+from checkpointing.log.history import Commit, Generation, LogView, Verified, after
 from checkpointing.log.log import Hint, Log, leave_hint, numbers_in, read_hint
 from checkpointing.log.trust import log_folder
 from checkpointing.stores.contract import Missing, Store
@@ -19,6 +19,8 @@ from checkpointing.stores.contract import Missing, Store
 _NUM_THREADS = 8
 # Each record repeats the whole view, so a long log is read in batches to bound memory.
 _BATCH = 64
+# So many records of saves may be newer than the hint: those of one, and of some before it that failed.
+_MOST_LATE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +141,16 @@ def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Audi
 
 
 def _is_of_a_running_run(log: Log, hint: int, newest: int) -> bool:
-    """A running run may have appended records since the list was read. And a save leaves the hint once it is
-    verified: until then the newest record is its commit.
+    """A running run may have appended records since the list was read. And a save leaves the hint once, after
+    its last record.
     """
     if hint > newest:
         return isinstance(_record(log, hint), LogRecord)
-    found = _record(log, newest)
-    return hint == newest - 1 and isinstance(found, LogRecord) and isinstance(found.entry, Commit)
+    late = [_record(log, number) for number in range(max(hint, newest - _MOST_LATE) + 1, newest + 1)]
+    are_of_saves = all(
+        isinstance(one, LogRecord) and isinstance(one.entry, Commit | Verified) for one in late
+    )
+    return newest - hint <= _MOST_LATE and are_of_saves
 
 
 def _shape_problem(repository: Repository, generation: Generation) -> str | None:

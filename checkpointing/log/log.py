@@ -184,10 +184,14 @@ class Log:
         return self._trust.is_signed_with_our_key(before=self._number + 1)
 
     def begun_by(self) -> str | None:
-        """Returns who began the log; None unless its first record is a lease, with the key a signed one."""
-        with suppress(Corrupt):
-            entry = self._get(1).entry
-            if isinstance(entry, Lease) and not self._trust.may_be_anybodys(1):
+        """Returns who began the log; None unless its first record is a lease, with the key a signed one.
+
+        Where a hint outlived the log, what follows begins behind the records that it names.
+        """
+        first = min(numbers_in(self._store.list(self._folder)), default=1)
+        with suppress(Corrupt, Missing, TooLarge):
+            entry = self._get(first).entry
+            if isinstance(entry, Lease) and not self._trust.may_be_anybodys(first):
                 return entry.owner
         return None
 

@@ -108,8 +108,8 @@ class Trust:
         return self._signer.has_key and self.is_signed(before=before)
 
     def may_be_anybodys(self, number: int) -> bool:
-        """Says whether there is a key, and nothing up to record ``number`` is signed with it."""
-        return self._signer.has_key and not self.is_signed(before=number + 1)
+        """Says whether there is a key, and record ``number`` is not signed with it."""
+        return self._signer.has_key and not self._begins_a_signed_log(number)
 
     def sign(self, number: int, entry: Entry, data: bytes) -> bytes:
         """Signs with the key, if there is one: a lease or first record always, others in a signed log alone.

@@ -42,21 +42,23 @@ def all_reduce(seat: LinkSeat) -> LinkRate:
     """
     device = torch.device("cpu") if seat.device is None else door.take(seat.device)
     backend = door.collective_backend(device)
-    with variables(on_the_way_to(seat.meeting)):
-        join(
-            seat.meeting,
-            backend,
-            rank=seat.rank,
-            world_size=seat.num_ranks,
-            key=seat.key.encode(),
-            timeout_s=seat.deadline_s,
-            device=None if seat.device is None else device,
-        )
     try:
+        with variables(on_the_way_to(seat.meeting)):
+            join(
+                seat.meeting,
+                backend,
+                rank=seat.rank,
+                world_size=seat.num_ranks,
+                key=seat.key.encode(),
+                timeout_s=seat.deadline_s,
+                device=None if seat.device is None else device,
+            )
         small_s = _time_of(_SMALL_BYTES, _NUM_SMALL, device)
         large_s = _time_of(_LARGE_BYTES[backend], _NUM_LARGE, device)
     finally:
-        dist.destroy_process_group()
+        # One that failed while it joined would be in the way of the next.
+        if dist.is_initialized():
+            dist.destroy_process_group()
     moved = _LARGE_BYTES[backend] * 2 * (seat.num_ranks - 1) / seat.num_ranks
     return LinkRate(
         num_ranks=seat.num_ranks,

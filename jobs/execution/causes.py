@@ -27,6 +27,11 @@ _LOST_PEER = re.compile(
     r"socket (timeout|has timed out)",
     re.IGNORECASE,
 )
+_PEER_IN_COLLECTIVE = re.compile(
+    r"gloo.*connection (closed|reset)|connection closed by (peer|rank)|"
+    r"nccl.*(remote process exited|remote error)",
+    re.IGNORECASE | re.DOTALL,
+)
 # Signals that a program causes itself, again and again; SIGKILL and SIGTERM come from outside.
 _OWN_SIGNAL = re.compile(r"SIG(SEGV|ABRT|BUS|FPE|ILL)")
 
@@ -57,6 +62,11 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
 def is_echo(reason: str) -> bool:
     """Whether a rank speaks of a peer that is gone, and not of itself."""
     return _LOST_PEER.search(reason) is not None
+
+
+def speaks_of_peer(reason: str) -> bool:
+    """Whether a rank says in a collective that a peer is gone, by gloo's or NCCL's words."""
+    return _PEER_IN_COLLECTIVE.search(reason) is not None
 
 
 def is_abort(reason: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
-from jobs.execution.causes import is_echo
+from jobs.execution.causes import is_echo, speaks_of_peer
 from jobs.execution.hang_detection import HangDetection
 from jobs.execution.messages import Heartbeat, SessionLimits
 from jobs.execution.rank_failures import RankFailures, failure_of_loss
@@ -110,11 +110,14 @@ class GroupMonitor:
     def held_against(self, failure: Failure) -> tuple[int, ...]:
         """The ranks that a failure counts against.
 
-        A rank that speaks of a peer which is gone doesn't speak of itself. The peer is among those that have
-        said nothing, who are held responsible only where they are on one node.
+        A rank that says in a collective that a peer is gone doesn't speak of itself. The peer is among those
+        that have said nothing, who are held responsible only where they are on one node. Of other connections
+        that fail, as to a store, or of a network card of one's own, nobody knows whose fault it is.
         """
-        if not is_echo(failure.reason):
+        if self.lost.keys() & set(failure.ranks) or not is_echo(failure.reason):
             return failure.ranks
+        if not speaks_of_peer(failure.reason):
+            return ()
         silent = tuple(rank for rank in range(self._world_size) if rank not in self._troubles)
         return silent if len(self.nodes(silent)) == 1 else ()
 

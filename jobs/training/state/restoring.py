@@ -379,10 +379,11 @@ def _load(
     errors = {rank: error_of(problem) for rank, problem in enumerate(by_rank) if problem}
     for rank, error in errors.items():
         if isinstance(error, PeerFailed):
-            # Of a type that nobody thought of: a device may have failed. So only that rank says why, and
-            # only its node is blamed.
-            echo = PeerFailed(f"connection closed by rank {rank}: it could not load, and says why itself")
-            raise outcome if outcome and rank == context.rank else echo
+            # Of a type that nobody thought of: a device may have failed. So only such ranks say why, and
+            # only their nodes are blamed.
+            if outcome and isinstance(errors[context.rank], PeerFailed):
+                raise outcome
+            raise PeerFailed(f"connection closed by rank {rank}: it could not load, and says why itself")
         if not isinstance(error, Corrupt):
             raise error
     if errors:

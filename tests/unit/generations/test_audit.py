@@ -72,14 +72,14 @@ def test_nor_of_a_run_whose_old_generations_were_given_up() -> None:
     assert run.audit() == []
 
 
-def test_nor_of_a_save_whose_commit_alone_is_there_yet() -> None:
+def test_nor_of_a_save_whose_hint_is_not_there_yet() -> None:
     run = Run()
     cut = cut_of(50, term=2, number=9)
     run.repository.put_file(cut.generation, file_name(0), file_of(cut, 0))
     run.repository.commit(manifest_of(cut, [part_of(cut, 0)]), term=2)
     assert run.audit() == []
     run.repository.append(Verified(name=cut.generation), term=2, hint_later=True)
-    assert [found.place for found in run.audit()] == ["hint"]
+    assert run.audit() == []
     run.repository.retire(Retention(), term=2)
     assert run.audit() == []
 
@@ -145,9 +145,14 @@ def test_a_wrong_hint_is_named_and_mended(hint: bytes | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "entries", [[Pin(name="b")], [Commit(generation=generation(1)), Commit(generation=generation(2))]]
+    "entries",
+    [
+        [Pin(name="b")],
+        [Commit(generation=generation(1)), Pin(name="b")],
+        [Commit(generation=generation(step)) for step in range(1, 10)],
+    ],
 )
-def test_a_hint_before_anything_but_one_commit_is_wrong(entries: list[Entry]) -> None:
+def test_a_hint_before_anything_but_a_few_records_of_saves_is_wrong(entries: list[Entry]) -> None:
     store = MemoryStore()
     log = Log(store, RUN)
     log.append(Pin(name="a"))

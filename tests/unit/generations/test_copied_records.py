@@ -222,9 +222,9 @@ def test_a_log_that_is_gone_is_rebuilt_from_what_was_signed_for_it() -> None:
     assert kept(store) == saved
 
 
-def lose_all_but_saves(store: Store) -> None:
+def lose_all_but_saves(store: Store, *, keeps_hint: bool = False) -> None:
     for name in list(store.list(f"runs/{RUN}")):
-        if "/gen/" not in name:
+        if "/gen/" not in name and not (keeps_hint and name.endswith("/hint.json")):
             store.delete(name)
 
 
@@ -237,14 +237,15 @@ def refreshed(store: Store) -> Repository:
 @pytest.mark.parametrize("num_adopted", [0, 1, 2])
 @pytest.mark.parametrize("num_cuts", [1, 2])
 @pytest.mark.parametrize("has_key", [True, False])
+@pytest.mark.parametrize("keeps_hint", [True, False])
 def test_a_rebuild_that_was_cut_off_goes_on_when_it_is_begun_again(
-    num_adopted: int, num_cuts: int, has_key: bool, monkeypatch: pytest.MonkeyPatch
+    num_adopted: int, num_cuts: int, has_key: bool, keeps_hint: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_key:
         monkeypatch.delenv(VARIABLE)
     store = MemoryStore()
     saved = trained(store, 1, 2, 3)
-    lose_all_but_saves(store)
+    lose_all_but_saves(store, keeps_hint=keeps_hint)
     for _ in range(num_cuts):
         cut_off(store, num_adopted if num_cuts == 1 else 0)
 

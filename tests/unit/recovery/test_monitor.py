@@ -215,6 +215,36 @@ def test_what_a_rank_says_of_itself_counts_against_it() -> None:
     assert watched.life.held_against(failure) == (1,)
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "ConnectionError: ('Connection aborted.', RemoteDisconnected())",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "DistBackendError: NCCL error: unhandled system error, ncclSystemError: System call failed",
+    ],
+)
+def test_a_connection_that_may_be_ones_own_counts_against_nobody(reason: str) -> None:
+    watched = Watched().begin()
+    watched.hear(Raised(run_id="r", rank=1, failure=Failure(status="crash", reason=reason, ranks=(1,))))
+    watched.now = 10
+
+    failure = watched.verdict()
+
+    assert failure is not None
+    assert watched.life.held_against(failure) == ()
+
+
+def test_a_lost_rank_is_held_responsible_whatever_words_its_loss_has() -> None:
+    watched = Watched(None).begin()
+    watched.hear(lost(1, "ActorUnavailableError: RpcError: Connection refused"))
+    watched.now = 10
+
+    failure = watched.verdict()
+
+    assert failure is not None
+    assert watched.life.held_against(failure) == (1,)
+
+
 def test_what_all_ranks_say_of_each_other_counts_against_nobody() -> None:
     watched = Watched().begin()
     watched.hear(echo(0), echo(1))
