@@ -146,10 +146,12 @@ class Repository:
             return term
 
     def lease(self, owner: str) -> int:
-        """Begins an attempt above all terms that the log, its hint or a name tells of. Refuses nothing."""
+        """Begins an attempt above all terms that the log, its hint or a name tells of. With the store's key,
+        raises ``StoreKeyError`` for a log that has records which nobody signed.
+        """
         highest_term = self._highest_term()
         with self._lock:
-            return self._log.lease(owner, above=highest_term, is_past_gone=True, takes_unsigned=True)
+            return self._log.lease(owner, above=highest_term, is_past_gone=True)
 
     def unnamed(self) -> list[Generation]:
         """Returns whole generations that the log neither names nor has given up, in the order of their

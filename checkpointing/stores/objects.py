@@ -76,7 +76,8 @@ class TransferPace:
 
     A read shows progress with its bytes. One that is silent for ``quiet_s``, and what the link takes for the
     bytes that may come before the next sign, is asked again, until it was silent for ``stall_s`` in all. A
-    write of at most 64 KiB shows no progress. It gets ``quiet_s``, and twice as long after each that stood still.
+    write of at most 64 KiB shows no progress. It gets ``quiet_s``, and twice as long after one that stood
+    still.
     ``guess`` is what a link moves per second before it was measured.
     """
 

@@ -1,4 +1,4 @@
-"""Lets this process compute the same to the bit each time, or takes back that kernels must (``deterministic`` of a spec).
+"""Lets this process compute the same to the bit each time, or no longer asks for it (``deterministic``).
 
 What libraries read when they first touch a device is in the worker's environment by then: see
 ``cluster.environment``. Without it torch refuses the first product. It never ran on several devices.

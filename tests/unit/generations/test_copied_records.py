@@ -12,7 +12,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import decode, encode, seal, signed
 from checkpointing.log.history import Lease, LogView, Stop, after
 from checkpointing.log.log import Log, LogRecord
-from checkpointing.log.signing import VARIABLE, Signer, store_key
+from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError, store_key
 from checkpointing.log.trust import slot_name
 from checkpointing.stores.contract import Store
 from checkpointing.stores.memory import MemoryStore
@@ -277,6 +277,18 @@ def test_once_a_run_has_gone_on_a_rebuild_takes_in_nothing_of_another_log() -> N
     copy(another, store, f"runs/{RUN}/gen/{planted}")
     list(rebuild(refreshed(store), "a host"))
     assert kept(store) == saved
+
+
+def test_a_rebuild_signs_no_log_that_nobody_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start would take what somebody planted for the run's."""
+    store = MemoryStore()
+    with monkeypatch.context() as without:
+        without.delenv(VARIABLE)
+        trained(store, 7)
+    before = list(store.list(f"runs/{RUN}/log"))
+    with pytest.raises(StoreKeyError, match="none of its records is signed"):
+        list(rebuild(refreshed(store), "a host"))
+    assert list(store.list(f"runs/{RUN}/log")) == before
 
 
 def cut_off(store: Store, num_adopted: int) -> None:
