@@ -35,7 +35,7 @@ from checkpointing.generations.retention import Retention, may_go
 from checkpointing.generations.unnamed import Surplus, find_whole, generation_of, looks_whole, newer
 from checkpointing.log.codec import LogRecord
 from checkpointing.log.folding import GivenUpNames
-from checkpointing.log.history import Commit, Entry, Fresh, Generation, LogView, Pin, Quarantine, Tombstone
+from checkpointing.log.history import Commit, Entry, Generation, LogView, Pin, Quarantine, Tombstone
 from checkpointing.log.log import MOST_TERM, Log
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.stores.contract import Buffer, Store, StoreError, check_name
@@ -129,10 +129,8 @@ class Repository:
             num_gone, was_signed = self._log.num_gone, self._log.is_signed()
             if not fresh and what == "latest":
                 self._refuse_if_more_is_there(has_gone_back=num_gone > 0 or highest_term > self.view.term)
-            takes_unsigned = fresh or term_of(what) is not None
-            term = self._log.lease(owner, above=highest_term, takes_unsigned=takes_unsigned)
-            if fresh and self._log.number > 1:
-                self._log.append(Fresh(), term=term)
+            is_named = term_of(what) is not None
+            term = self._log.lease(owner, above=highest_term, takes_unsigned=is_named, fresh=fresh)
             # Searched for again, because an older writer could still commit until the lease.
             whole = [one for one in self.unnamed() if one.term < term]
             chosen: list[Generation] = []

@@ -196,8 +196,8 @@ def _fields(value: object) -> dict[str, Any]:
     # Older versions take these fields for damage, so they are written only if they are set.
     if isinstance(value, LogView) and value.stopped_step is None:
         del found["stopped_step"]
-    if isinstance(value, history.Lease) and value.term is None:
-        del found["term"]
+    if isinstance(value, history.Lease):
+        found = {name: one for name, one in found.items() if one}
     return found
 
 

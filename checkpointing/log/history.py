@@ -86,10 +86,14 @@ class Lease:
 
     ``term`` is None for the next term, and is given if the log no longer knows of terms that were used. In
     a log without any attempt a given term begins a life: nothing that was lost belongs to the new life.
+
+    One that ``is_fresh`` is a ``Fresh`` too. Where it signs a log that anybody may have written, nothing
+    can come between the two.
     """
 
     owner: str
     term: int | None = None
+    is_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +185,12 @@ Entry = (
 
 def after(view: LogView, entry: Entry) -> LogView:
     match entry:
-        case Lease(owner=owner, term=given):
+        case Lease(owner=owner, term=given, is_fresh=is_fresh):
             view = replace(view, stop_asked=False, stopped_step=None, finished_step=None)
             term = max(given or 0, view.term + 1)
             life_term = term if given and view.term == 0 else view.life_term
-            return replace(view, term=term, owner=owner, life_term=life_term)
+            begun = replace(view, term=term, owner=owner, life_term=life_term)
+            return after(begun, Fresh()) if is_fresh else begun
         case Fresh():
             return replace(view, life=view.life + 1, life_term=view.term)
         case Commit(generation=generation):

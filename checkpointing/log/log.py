@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt, Fenced
 from checkpointing.log.codec import LogRecord, encode
-from checkpointing.log.history import Entry, Lease, LogView, after
+from checkpointing.log.history import Entry, Fresh, Lease, LogView, after
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.log.trust import MOST_RECORD_BYTES, Trust, log_folder, slot_name
 from checkpointing.stores.bounded import TooLarge, get_bounded
@@ -157,13 +157,19 @@ class Log:
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
 
     def lease(
-        self, owner: str, *, above: int = 0, is_past_gone: bool = False, takes_unsigned: bool = False
+        self,
+        owner: str,
+        *,
+        above: int = 0,
+        is_past_gone: bool = False,
+        takes_unsigned: bool = False,
+        fresh: bool = False,
     ) -> int:
         """Begins a new attempt and returns its term, which is higher than ``above`` and than the hint's
         term.
 
         With the store's key, the lease signs the log. Raises ``StoreKeyError`` if it has records and the key
-        signed none of them, unless ``takes_unsigned``.
+        signed none of them, unless ``takes_unsigned``, or ``fresh`` begins a life in which they don't count.
         """
         self.read()
         if is_past_gone and self._num_gone <= _MOST_SKIPPED:
@@ -171,13 +177,21 @@ class Log:
             self._number += self._num_gone
         above = max(above, self._newest_term)
 
+        lives: list[int] = []
+
         def begin(view: LogView) -> Lease:
             # Asked again after each lost race: the record that won may be the first of a planted log.
-            if not takes_unsigned:
-                self._trust.refuse_what_nobody_signed(before=self._number + 1)
-            return Lease(owner=owner, term=above + 1 if above > view.term else None)
+            number = self._number + 1
+            if not takes_unsigned and not fresh:
+                self._trust.refuse_what_nobody_signed(before=number)
+            lives.append(view.life)
+            signs_others = fresh and number > 1 and self._trust.begins_to_sign(before=number)
+            return Lease(owner=owner, term=above + 1 if above > view.term else None, is_fresh=signs_others)
 
-        return self.decide(begin).term
+        term = self.decide(begin).term
+        if fresh and self._number > 1 and self._view.life == lives[-1]:
+            self.append(Fresh(), term=term)
+        return term
 
     def is_signed(self) -> bool:
         """Says whether the log, as it was read last, is signed with the key of this process."""

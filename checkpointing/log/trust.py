@@ -107,6 +107,10 @@ class Trust:
     def is_signed_with_our_key(self, *, before: int) -> bool:
         return self._signer.has_key and self.is_signed(before=before)
 
+    def begins_to_sign(self, *, before: int) -> bool:
+        """Says whether a lease as record ``before`` would be the first that is signed."""
+        return self._signer.has_key and not self.is_signed(before=before)
+
     def may_be_anybodys(self, number: int) -> bool:
         """Says whether there is a key, and record ``number`` is not signed with it."""
         return self._signer.has_key and not self._begins_a_signed_log(number)

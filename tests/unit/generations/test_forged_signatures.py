@@ -1,10 +1,12 @@
 """A signature that was made up stops nobody, and what nobody signed gets into no signed log."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from checkpointing.errors import Fenced
 from checkpointing.format.manifest import MANIFEST, encode_manifest, manifest_of
 from checkpointing.generations.adoption import adopt, adoptable
 from checkpointing.generations.audit import audit_log
@@ -184,6 +186,31 @@ def test_who_begins_anew_beside_a_planted_log_resumes_nothing_of_it(
     saved = trained(store, 10)
     chosen = choose(Repository(store, RUN).refresh()).chosen
     assert chosen and chosen.name == saved[0]
+
+
+def test_nothing_comes_between_the_lease_that_signs_a_planted_log_and_the_life_that_it_begins(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill there, or another's record, would leave a signed log whose newest checkpoint was planted."""
+    forge(store, Lease(owner="f"), mac=None)
+    planted = leave(store, 70, term=1, number=1)
+    forge(store, Commit(generation=generation(7, name=planted)), mac=None)
+    with_key(tmp_path, monkeypatch)
+    create, junk = store.create, slot_name(RUN, 4)
+
+    def create_and_be_followed(name: str, data: bytes) -> None:
+        create(name, data)
+        if name == slot_name(RUN, 3):
+            store.put(junk, b"junk")
+
+    monkeypatch.setattr(store, "create", create_and_be_followed)
+    with suppress(Fenced):
+        trained(store, fresh=True)
+    view = Repository(store, RUN).refresh()
+    assert view.num_lost == 1
+    assert choose(view).chosen is None
+    trained(store)
+    assert choose(Repository(store, RUN).refresh()).chosen is None
 
 
 def test_planted_junk_takes_no_name_from_who_has_a_key(
