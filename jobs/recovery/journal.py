@@ -26,7 +26,8 @@ from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
 from jobs.recovery.policy import FailedAttempt
 from jobs.training.ranks.typed_json import typed
-from jobs.training.task.skipping import Skips, merged
+from jobs.training.task.measurement import BadLoss
+from jobs.training.task.skipping import RecordedStretches, Skips, merged
 from jobs.training.task.task import Task
 
 How = Literal["failed", "given up", "done", "interrupted"]
@@ -48,8 +49,8 @@ class AttemptNote:
     A failed attempt has an ``ending``, unless its driver died before it could write one. ``is_branch``: the
     user named the generation to begin from, so earlier attempts no longer belong to the run's past.
 
-    ``skips`` are all samples that the run leaves out from then on. ``spoilt`` says what the run does not
-    resume from, see ``checkpointing.generations.choice``.
+    ``skips`` are all samples that the run leaves out from then on, and ``skipped_in`` is as a task's.
+    ``spoilt`` says what the run does not resume from, see ``checkpointing.generations.choice``.
     """
 
     term: int
@@ -58,6 +59,7 @@ class AttemptNote:
     log_tail: tuple[str, ...] = ()
     given_up: str | None = None
     skips: Skips = ()
+    skipped_in: RecordedStretches = ()
     spoilt: Spoilt = ()
     is_branch: bool = False
 
@@ -75,6 +77,7 @@ class Journal:
     life: int
     history: list[FailedAttempt]
     skips: Skips = ()
+    skipped_in: RecordedStretches = ()
     spoilt: Spoilt = ()
     branch_term: int = 0
     timeout_s: float = NOTE_TIMEOUT_S
@@ -84,18 +87,18 @@ class Journal:
         """The task with what the run leaves out; a run that begins a new life leaves out nothing."""
         if self.repository.view.life != self.life:
             self.life, self.history = self.repository.view.life, []
-            self.skips, self.spoilt = (), ()
+            self.skips, self.skipped_in, self.spoilt = (), (), ()
         elif not self.has_begun and task.resume != "latest" and self.history:
             # A generation that the user asked for begins a branch, and the note tells later drivers so.
             self.history, self.branch_term = [], task.term
             self.note(task, "failed")
         self.has_begun = True
-        return replace(task, skips=self.skips, spoilt=self.spoilt)
+        return replace(task, skips=self.skips, skipped_in=self.skipped_in, spoilt=self.spoilt)
 
-    def leaves_out(self, samples: tuple[int, int] | None, *, term: int, good_step: int) -> None:
-        """Leaves out these samples from now on, and what ``term`` saved after ``good_step``."""
-        if samples is not None:
-            self.skips = merged([*self.skips, samples])
+    def leaves_out(self, bad: BadLoss | None, *, term: int, good_step: int) -> None:
+        """Leaves out the samples of ``bad`` from now on, and what ``term`` saved after ``good_step``."""
+        if bad is not None:
+            self.skips, self.skipped_in = merged([*self.skips, bad.samples]), bad.stretches
         self.spoilt = (*self.spoilt, (term, good_step))
 
     def note(
@@ -116,6 +119,7 @@ class Journal:
             log_tail=log_tail,
             given_up=given_up,
             skips=self.skips,
+            skipped_in=self.skipped_in,
             spoilt=self.spoilt,
             is_branch=task.term == self.branch_term,
         )
@@ -132,6 +136,7 @@ def open_journal(repository: Repository, *, timeout_s: float = NOTE_TIMEOUT_S) -
         life=view.life,
         history=read_failed_attempts(repository.store, repository.run, view),
         skips=newest.skips if newest else (),
+        skipped_in=newest.skipped_in if newest else (),
         spoilt=newest.spoilt if newest else (),
         timeout_s=timeout_s,
     )

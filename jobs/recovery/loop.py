@@ -190,7 +190,7 @@ class RecoveryLoop:
         # that this attempt left on nodes' disks alone stays good.
         goes_further = move.num_generations and latest(of_this_life(self.journal.repository.view)) is not None
         good_step = -1 if bad is None or goes_further else bad.good_step
-        self.journal.leaves_out(bad.samples if bad else None, term=task.term, good_step=good_step)
+        self.journal.leaves_out(bad, term=task.term, good_step=good_step)
         self.rollback.is_due(task, failed.failure, move.num_generations)
         with suppress(StoreError):
             self._quarantine_spoilt()

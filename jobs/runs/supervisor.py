@@ -381,7 +381,7 @@ class Supervisor:
                 return
             note = AttemptNote(term=ending.term, how="given up", ending=ending, given_up=why)
             if before := read_newest(store, run, self._repository.view):
-                note = replace(note, skips=before.skips, spoilt=before.spoilt)
+                note = replace(note, skips=before.skips, skipped_in=before.skipped_in, spoilt=before.spoilt)
             leave_note(store, run, note)
 
     def _first(self) -> int:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from jobs.training.data.mixture import RecordedStretches, mixed_at, shares_of, stretches_of
+from jobs.training.data.mixture import mixed_at, shares_of, stretches_of
 from jobs.training.data.sample_source import SampleSource
 from jobs.training.task.sample_order import SampleOrder
+from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Mixture
 
 

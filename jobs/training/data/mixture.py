@@ -21,6 +21,7 @@ from typing import Any
 
 from jobs.training.ranks.typed_json import typed
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at
+from jobs.training.task.skipping import RecordedStretches, Skips
 from jobs.training.task.task import Mixture
 
 # Weights repeat after as many samples. The table of these takes a second and some megabytes.
@@ -47,10 +48,6 @@ class Stretch:
     drawn: tuple[int, ...]
 
 
-# Of each stretch, its first position and its weights as ``weights_text`` tells them.
-RecordedStretches = tuple[tuple[int, str], ...]
-
-
 def weights_text(mixture: Mixture) -> str:
     return ", ".join(f"{one.name} {one.weight}" for one in mixture.sources)
 
@@ -70,6 +67,24 @@ def continued(recorded: RecordedStretches, mixture: Mixture, position: int) -> R
     if not kept or names_in(kept[-1][1]) != names_in(now):
         return ((0, now),)
     return kept if kept[-1][1] == now else (*kept, (position, now))
+
+
+def check_left_out(skips: Skips, found_in: RecordedStretches, now: RecordedStretches, position: int) -> None:
+    """Checks that a run which goes on at ``position`` leaves out the same samples ``now`` as in the stretches
+    ``found_in``. Raises ``ValueError``.
+    """
+    for first, end in skips:
+        before, after = ([one for one in stretches if one[0] < end] for stretches in (found_in, now))
+        if end > position and before and before != after:
+            raise ValueError(
+                f"samples {first:,} to {end - 1:,} are left out after a wrong loss, but would be others now: "
+                f"their weights are {_told(after[-1])}, and were {_told(before[-1])}; set those back until "
+                f"the run is past sample {end:,}, or begin anew with --fresh"
+            )
+
+
+def _told(stretch: tuple[int, str]) -> str:
+    return f"{stretch[1]:.200} from sample {stretch[0]:,} on"
 
 
 def recorded_in(state: Mapping[str, Any]) -> RecordedStretches:

@@ -14,7 +14,6 @@ from cluster.probe import door
 from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.documents import num_followed, unpack_documents
 from jobs.training.data.mixed_source import MixedSource
-from jobs.training.data.mixture import RecordedStretches
 from jobs.training.data.prefetch_pool import PrefetchPool
 from jobs.training.data.sample_source import SampleSource
 from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
@@ -24,6 +23,7 @@ from jobs.training.data.shards import Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at, share_of_rank
+from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Task, Tokens
 from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 

@@ -15,7 +15,7 @@ from jobs.training.health.failures import InvalidLoss
 from jobs.training.health.late_figure import LateFigure
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.measurement import BadLoss
-from jobs.training.task.skipping import Range
+from jobs.training.task.skipping import Range, RecordedStretches
 from jobs.training.task.spikes import Spike, SpikeBound, Spikes
 
 # A step is known to be good on all ranks once two more are done.
@@ -52,7 +52,8 @@ class RankLossGuard:
     ``check_last_step`` looked at last.
     """
 
-    def __init__(self, bound: SpikeBound | None) -> None:
+    def __init__(self, bound: SpikeBound | None, stretches: RecordedStretches = ()) -> None:
+        self._stretches = stretches
         self.is_alarmed = False
         self.checked_loss: float | None = None
         self.checked_sums: Sequence[float] = ()
@@ -110,7 +111,7 @@ class RankLossGuard:
         bad = next(done for done in self._open if done.step == first)
         return _invalid(
             f"the loss of step {bad.step} or its gradient is not a finite number",
-            BadLoss(step=bad.step, good_step=bad.step - 1, samples=bad.samples),
+            BadLoss(step=bad.step, good_step=bad.step - 1, samples=bad.samples, stretches=self._stretches),
         )
 
     def _look_for_spikes(self, spikes: Spikes, mean_loss: float) -> None:
@@ -127,7 +128,12 @@ class RankLossGuard:
         return _invalid(
             f"the loss is {spike.loss:.4g} at step {newest.step} and has been above {spike.bound:.4g}, which "
             f"recent steps allow for, since after step {good.step}",
-            BadLoss(step=newest.step, good_step=good.step, samples=(good.samples[1], newest.samples[1])),
+            BadLoss(
+                step=newest.step,
+                good_step=good.step,
+                samples=(good.samples[1], newest.samples[1]),
+                stretches=self._stretches,
+            ),
         )
 
 

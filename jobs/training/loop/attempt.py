@@ -130,7 +130,7 @@ class _Attempt:
             context.key,
             num_sums=2 * len(self._samples.sources),
         )
-        self._loss_guard = RankLossGuard(task.spike_bound)
+        self._loss_guard = RankLossGuard(task.spike_bound, start.stretches)
         self._saver = saver_for(task, context, engine, repository, self._report_save)
         tally = self._saver.tally if self._saver else None
         self._reporter = ProgressReporter(

@@ -28,7 +28,7 @@ from checkpointing.log.history import Load, Resumed
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
-from jobs.training.data.mixture import RecordedStretches, continued, recorded_in
+from jobs.training.data.mixture import check_left_out, continued, recorded_in
 from jobs.training.health.problems import PeerFailed, Problem, error_of, problem_of
 from jobs.training.ranks.gathering import bytes_from_rank_0, from_rank_0, gather
 from jobs.training.state.pretrained import begin_with
@@ -45,6 +45,7 @@ from jobs.training.task.sample_order import (
     newest_order,
     shuffle_of,
 )
+from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Task
 
 
@@ -113,7 +114,13 @@ def restore(
         start = replace(start, sample_order=newest_order(task.shuffle))
     if task.mixture is None:
         return start
-    stretches = continued(start.stretches, task.mixture, start.position)
+    try:
+        stretches = continued(start.stretches, task.mixture, start.position)
+        check_left_out(task.skips, task.skipped_in or start.stretches, stretches, start.position)
+    except ValueError as error:
+        if context.rank == 0 and start.is_own and start.generation:
+            _forgive(_Source(repository=repository, disk=disk, term=task.term), start.generation)
+        raise Unfit(f"data.sources: {error}") from None
     if start.stretches and stretches[-1] != start.stretches[-1]:
         change = f"from sample {start.position:,} on by the weights {stretches[-1][1]}"
         start = replace(start, trail=(*start.trail, f"{change}; before that, {start.stretches[-1][1]}"))

@@ -21,7 +21,6 @@ from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
-from jobs.training.data.mixture import RecordedStretches
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.rank_mailbox import open_mailbox
@@ -30,6 +29,7 @@ from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder
+from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Saving, Task
 
 # A message of rank 0 to all may have 16 MiB.

@@ -5,6 +5,7 @@ from typing import Literal
 
 from cluster.telemetry.summary import Watched
 from jobs.training.task.search.largest_batch import BatchSearch
+from jobs.training.task.skipping import RecordedStretches
 
 Status = Literal[
     "ok",
@@ -24,12 +25,14 @@ class BadLoss:
     """The loss went wrong between ``good_step``, the last good one, and ``step``.
 
     A generation of any step after ``good_step`` may be spoilt. ``samples`` is the range of positions in the
-    run's stream that the steps in between read: first position, and the end, which is not included.
+    run's stream that the steps in between read: first position, and the end, which is not included. Of a
+    mixture they are positions in ``stretches``.
     """
 
     step: int
     good_step: int
     samples: tuple[int, int]
+    stretches: RecordedStretches = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

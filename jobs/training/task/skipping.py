@@ -5,6 +5,9 @@ rollback after ``invalid_loss`` adds the failed attempt's ``BadLoss.samples``. A
 the run lives and are given to every later attempt. Ranges may come in any order, overlap, or lie before the
 position where an attempt resumes. A later epoch has the same samples at other positions and reads them.
 
+Under other weights a mixture has other samples at these positions. So ``Task.skipped_in`` are the stretches
+in which the newest range was found, and a run goes on in no others until it is past its ranges.
+
 Steps keep their numbers and their size; their samples come from later positions. So a run that skips reads as
 many samples as a run that doesn't, and positions alone say where an epoch ends.
 """
@@ -13,6 +16,8 @@ from collections.abc import Iterable
 
 Range = tuple[int, int]
 Skips = tuple[Range, ...]
+# Of each stretch of a mixture, its first position and its weights, see ``jobs.training.data.mixture``.
+RecordedStretches = tuple[tuple[int, str], ...]
 
 
 def start_past(position: int, skips: Iterable[Range], *, num_samples: int) -> int:

@@ -14,7 +14,7 @@ from checkpointing.stores.opening import open_store
 from cluster.inventory import Vendor
 from jobs.training.task.job import Recipe
 from jobs.training.task.sample_order import Shuffle
-from jobs.training.task.skipping import Skips
+from jobs.training.task.skipping import RecordedStretches, Skips
 from jobs.training.task.spikes import SpikeBound
 from jobs.training.task.token_index import KnownShard, TokenIndex
 from jobs.training.task.windows import Windows
@@ -149,7 +149,7 @@ class Task:
     * ``lineage`` is the log's. Files on nodes' disks of a run of the same name in another log stay untouched.
     * ``spec`` is stored with every generation. ``leased_s`` is when the term began, by the driver's clock.
     * ``weights`` are what a run without generations begins with.
-    * See ``skipping`` for ``skips``, ``spikes`` for ``spike_bound`` and
+    * See ``skipping`` for ``skips`` and ``skipped_in``, ``spikes`` for ``spike_bound`` and
       ``checkpointing.generations.choice`` for ``spoilt``.
     """
 
@@ -179,6 +179,7 @@ class Task:
     weights: str | None = None
     spike_bound: SpikeBound | None = None
     skips: Skips = ()
+    skipped_in: RecordedStretches = ()
     spoilt: Spoilt = ()
 
     @property

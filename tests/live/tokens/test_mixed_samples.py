@@ -13,13 +13,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from checkpointing.errors import Unfit
+from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
+from checkpointing.stores.memory import MemoryStore
+from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.mixture import _seed_of, mixed_at, shares_of
 from jobs.training.data.samples import Samples
 from jobs.training.models.head import chunked_cross_entropy, keeping_row_losses, whole_cross_entropy
+from jobs.training.state.restoring import restore
+from jobs.training.task.context import Context
 from jobs.training.task.sample_order import IN_BLOCKS, sample_at
-from jobs.training.task.task import Mixture, WeightedTokens
+from jobs.training.task.skipping import RecordedStretches
+from jobs.training.task.task import Mixture, Task, WeightedTokens
 from jobs.training.task.token_index import DataError
 from jobs.training.task.windows import cut_into_windows
 from reporting.long_runs.summarising import long_runs
@@ -197,3 +204,36 @@ def test_rows_losses_are_kept_and_change_no_gradient(
     torch.testing.assert_close(kept[1], wanted[:1])
     how(hidden, weight, labels)
     assert len(kept) == 2
+
+
+def test_a_run_that_would_leave_out_others_is_refused_before_it_trains(tmp_path: Path) -> None:
+    task = Task(
+        run="r",
+        store="memory://",
+        recipe=RunSpec.model_validate({"name": "r", "model": "llama-tiny", "steps": 1}).recipe(),
+        vendor="cpu",
+        simulated=False,
+        num_steps=1,
+        num_samples=40,
+        saving=None,
+        term=1,
+        attempt="word",
+        lineage="line",
+        resume="latest",
+        mixture=mixture_of({"web": 3, "code": 1}, tmp_path),
+        skips=((4, 8),),
+        skipped_in=((0, "web 1, code 1"),),
+    )
+    store = MemoryStore()
+    alone = Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
+
+    def start(task: Task) -> RecordedStretches:
+        return restore(task, alone, cast(Any, None), Repository(store, "r"), None, None).stretches
+
+    assert (
+        start(replace(task, skipped_in=((0, "web 3, code 1"),)))
+        == start(replace(task, skips=()))
+        == ((0, "web 3, code 1"),)
+    )
+    with pytest.raises(Unfit, match=r"data.sources: samples 4 to 7 are left out"):
+        start(task)

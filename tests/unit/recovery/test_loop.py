@@ -442,8 +442,11 @@ def test_a_store_that_is_away_before_there_is_a_lease_is_waited_for() -> None:
     assert driver.pauses == [10, 20]
 
 
+STRETCHES = ((0, "web 3, code 1"), (100, "web 1, code 1"))
+
+
 def spoilt(step: int, good_step: int, samples: tuple[int, int]) -> Act:
-    bad = BadLoss(step=step, good_step=good_step, samples=samples)
+    bad = BadLoss(step=step, good_step=good_step, samples=samples, stretches=STRETCHES)
     return failing("invalid loss", step=step, status="invalid_loss", bad_loss=bad)
 
 
@@ -457,10 +460,12 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     driver.drive(diverging, done)
     assert driver.kept() == [10, 20]
     assert [one.skips for one in driver.tasks] == [(), ((176, 280),)]
+    assert [one.skipped_in for one in driver.tasks] == [(), STRETCHES]
     assert [one.spoilt for one in driver.tasks] == [(), ((1, 22),)]
     later = Driver(store=driver.store)
     assert later.drive(done) == DONE
     assert (later.tasks[0].skips, later.tasks[0].spoilt) == (((176, 280),), ((1, 22),))
+    assert later.tasks[0].skipped_in == STRETCHES
     note = read_newest(driver.store, "r", later.repository.refresh())
     assert note is not None and (note.skips, note.spoilt) == (((176, 280),), ((1, 22),))
 

@@ -358,9 +358,10 @@ def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
 def test_what_a_run_leaves_out_it_leaves_out_after_its_supervisor_gave_it_up() -> None:
     def leaves_samples_out(repository: Repository) -> DriverEnd:
         term = repository.take_over("a driver")
-        leave_note(
-            repository.store, "r", AttemptNote(term=term, how="failed", skips=((32, 40),), spoilt=((1, 7),))
+        note = AttemptNote(
+            term=term, how="failed", skips=((32, 40),), skipped_in=((0, "a 1"),), spoilt=((1, 7),)
         )
+        leave_note(repository.store, "r", note)
         return KILLED
 
     stage = Stage(leaves_samples_out, *[leases_and_dies] * 9)
@@ -369,6 +370,7 @@ def test_what_a_run_leaves_out_it_leaves_out_after_its_supervisor_gave_it_up() -
     assert given_up(stage.store, "r", view) is not None
     note = read_newest(stage.store, "r", view)
     assert note is not None and (note.skips, note.spoilt) == (((32, 40),), ((1, 7),))
+    assert note.skipped_in == ((0, "a 1"),)
 
 
 def test_a_cluster_that_takes_no_job_is_waited_for() -> None:

@@ -1,6 +1,7 @@
 """Which source stands at a position of a mixture: its share of any prefix, each sample once an epoch."""
 
 from collections import Counter
+from contextlib import nullcontext
 from fractions import Fraction
 
 import pytest
@@ -8,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.training.data.mixture import (
-    RecordedStretches,
     Share,
+    check_left_out,
     continued,
     drawn_at,
     mixed_at,
@@ -19,6 +20,7 @@ from jobs.training.data.mixture import (
     whole_weights,
 )
 from jobs.training.task.sample_order import _drawn, share_of_rank
+from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Mixture, Tokens, WeightedTokens
 from jobs.training.task.token_index import TokenIndex
 from jobs.training.task.windows import Windows
@@ -173,6 +175,44 @@ def test_a_run_goes_on_in_the_stretches_of_its_save(
     recorded: RecordedStretches, position: int, stretches: RecordedStretches
 ) -> None:
     assert continued(recorded, mixture_of(web=3, code=1), position) == stretches
+
+
+A, B = "web 1, code 1", "web 3, code 1"
+
+
+@pytest.mark.parametrize(
+    ("found_in", "saved", "position", "says"),
+    [
+        (
+            ((0, A),),
+            ((0, A),),
+            100,
+            "120 to 135 are left out .* are web 3, code 1 from sample 100 on, and were web",
+        ),
+        (((0, A),), ((0, A),), 135, "set those back until the run is past sample 136"),
+        (((0, A),), (), 0, "others now"),
+        # The save at which the weights were changed is lost.
+        (((0, A), (100, B)), ((0, A),), 90, "from sample 90 on, and were web 3, code 1 from sample 100 on"),
+        (((0, A),), ((0, A),), 136, None),
+        # It went wrong before the first save by the new weights, and goes on from the one before that.
+        (((0, A), (100, B)), ((0, A),), 100, None),
+        (((0, B),), (), 0, None),
+        ((), (), 0, None),
+    ],
+)
+def test_samples_that_are_left_out_stay_the_same_or_the_weights_are_refused(
+    found_in: RecordedStretches, saved: RecordedStretches, position: int, says: str | None
+) -> None:
+    now = continued(saved, mixture_of(web=3, code=1), position)
+    with pytest.raises(ValueError, match=says) if says else nullcontext():
+        check_left_out(((120, 136),), found_in, now, position)
+    shares = [Share(name=name, weight=1, num_samples=500) for name in ("web", "code")]
+    left_out = [
+        {mixed_at(one, shares, seed=0, stretches=stretches_of(one_way)) for one in range(120, 136)}
+        for one_way in (found_in, now)
+    ]
+    # As a proof that what is refused would leave out others.
+    assert position >= 136 or not found_in or (left_out[0] != left_out[1]) == bool(says)
 
 
 @pytest.mark.parametrize(
