@@ -21,8 +21,9 @@ _HEADER = struct.Struct("<9sQBQQ")
 _MAGIC = b"MMIDIDX\x00\x00"
 _DTYPES: Mapping[int, TokenDtype] = {4: "uint32", 8: "uint16"}
 _KINDS = {1: "uint8", 2: "int8", 3: "int16", 5: "int64", 6: "float64", 7: "float32"}
-# What llm.c and its descendants write before the ids: 256 numbers, of which these are the first two.
-_OF_LLM_C = struct.pack("<2I", 20240520, 1)
+# What llm.c and its descendants write before the ids: 256 numbers, of which this is the first. That of its
+# Llama 3 stands before ids of uint32.
+_OF_LLM_C = [struct.pack("<I", magic) for magic in (20240520, 20240801)]
 
 
 def index_of_bin(store: Copyable, name: str) -> TokenIndex:
@@ -50,8 +51,11 @@ def index_of_bin(store: Copyable, name: str) -> TokenIndex:
 
 def _nano_gpt(store: Copyable, name: str, num_bytes: int) -> int:
     where = f"data: {store.url}/{name}"
-    if _read(store, name, 0, len(_OF_LLM_C)) == _OF_LLM_C:
-        raise DataError(f"{where}: begins with the header of llm.c; expected ids alone: cut off 1,024 bytes")
+    if _read(store, name, 0, 4) in _OF_LLM_C:
+        raise DataError(
+            f"{where}: begins with the header of llm.c; expected ids of uint16 alone: cut off 1,024 bytes, "
+            "or pack the text if its ids are uint32"
+        )
     if num_bytes % DTYPE_BYTES["uint16"]:
         raise DataError(
             f"{where}: has {num_bytes:,} bytes, which is no number of uint16; copy it again, or bring "

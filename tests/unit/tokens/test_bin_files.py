@@ -79,6 +79,9 @@ DATA, IDX = megatron(DOCUMENTS, 8)
         ({"bin": DATA, "idx": IDX[:34] + b"\xff" * 4 + IDX[38:]}, "has a sequence of -1 tokens"),
         ({"bin": DATA + b"\x00"}, "has 91 bytes, which is no number of uint16"),
         ({"bin": struct.pack("<256i", 20240520, 1, 45, *[0] * 253) + DATA}, "the header of llm.c"),
+        ({"bin": struct.pack("<256i", 20240520, 2, 45, *[0] * 253) + DATA}, "the header of llm.c"),
+        # That of its Llama 3, whose ids are uint32.
+        ({"bin": struct.pack("<256i", 20240801, 7, 45, *[0] * 253) + bytes(180)}, "the header of llm.c"),
     ],
 )
 def test_what_is_not_whole_or_of_another_kind_is_refused(files: dict[str, bytes], says: str) -> None:
