@@ -11,11 +11,13 @@ was: each source goes on behind its own last sample. Every save holds the run's 
 """
 
 import hashlib
+from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from math import gcd, lcm
 from typing import Any
 
@@ -24,8 +26,9 @@ from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at
 from jobs.training.task.skipping import RecordedStretches, Skips
 from jobs.training.task.task import Mixture
 
-# Weights repeat after as many samples. The table of these takes a second and some megabytes.
+# Weights repeat after as many samples. The table of these takes half a second and 0.8 MB.
 MOST_IN_TURN = 100_000
+MOST_STRETCHES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,8 @@ def names_in(text: str) -> list[str]:
 
 
 def continued(recorded: RecordedStretches, mixture: Mixture, position: int) -> RecordedStretches:
-    """The stretches of a run that goes on at ``position``, where ``recorded`` are those of its save.
+    """The stretches of a run that goes on at ``position``, where ``recorded`` are those of its save. Raises
+    ``ValueError`` if they are more than ``MOST_STRETCHES``.
 
     Other sources begin anew: only a run that starts from another run's generation can have such.
     """
@@ -66,7 +70,13 @@ def continued(recorded: RecordedStretches, mixture: Mixture, position: int) -> R
     kept = tuple(one for one in recorded if one[0] < position)
     if not kept or names_in(kept[-1][1]) != names_in(now):
         return ((0, now),)
-    return kept if kept[-1][1] == now else (*kept, (position, now))
+    if kept[-1][1] == now:
+        return kept
+    if len(kept) == MOST_STRETCHES:
+        raise ValueError(
+            f"weights have changed {len(kept) - 1} times, which is the most; expected {kept[-1][1]:.200}"
+        )
+    return (*kept, (position, now))
 
 
 def check_left_out(skips: Skips, found_in: RecordedStretches, now: RecordedStretches, position: int) -> None:
@@ -90,8 +100,8 @@ def _told(stretch: tuple[int, str]) -> str:
 def recorded_in(state: Mapping[str, Any]) -> RecordedStretches:
     """What a save's ``state`` holds. Raises ``ValueError`` if this version can't know it."""
     # Saves of older versions hold the weights in their spec alone.
-    spec = state.get("spec") or {}
-    weights = (spec.get("data") or {}).get("mixture")
+    spec = typed(Mapping[str, Any] | None, state.get("spec")) or {}
+    weights = (typed(Mapping[str, Any] | None, spec.get("data")) or {}).get("mixture")
     recorded: RecordedStretches = typed(
         RecordedStretches, state.get("stretches", [[0, weights]] if weights else [])
     )
@@ -101,12 +111,17 @@ def recorded_in(state: Mapping[str, Any]) -> RecordedStretches:
 
 def stretches_of(recorded: RecordedStretches) -> tuple[Stretch, ...]:
     """Raises ``ValueError`` if they are not as ``continued`` makes them."""
+    if len(recorded) > MOST_STRETCHES:
+        raise ValueError(f"{len(recorded):,} changes of weights")
     stretches: list[Stretch] = []
     for first, text in recorded:
         weights = tuple(int(one.rpartition(" ")[2]) for one in text.split(", "))
+        is_alike = names_in(text) == names_in(recorded[0][1])
+        if min(weights) < 1 or sum(weights) > MOST_IN_TURN or not is_alike:
+            raise ValueError(f"{text!r:.80} from {first!r} on")
         drawn = tuple(_num_before(first, stretches[-1])) if stretches else (0,) * len(weights)
         is_next = first > stretches[-1].first if stretches else first == 0
-        if min(weights) < 1 or len(weights) != len(drawn) or not is_next:
+        if not is_next:
             raise ValueError(f"{text!r:.80} from {first!r} on")
         stretches.append(Stretch(first=first, weights=weights, drawn=drawn))
     return tuple(stretches)
@@ -161,15 +176,16 @@ def mixed_at(
 def drawn_at(position: int, weights: tuple[int, ...]) -> tuple[int, int]:
     """The source at ``position``, and how many samples of it stand before."""
     turn, place = divmod(position, sum(weights))
-    source, before = _turn(weights)[place]
-    return source, turn * weights[source] + before
+    sources, before = _turn(weights)
+    source = sources[place]
+    return source, turn * weights[source] + before[place]
 
 
 def num_drawn(end: int, weights: tuple[int, ...]) -> list[int]:
     """How many samples each source has among the first ``end``."""
     turns, rest = divmod(end, sum(weights))
     drawn = [turns * weight for weight in weights]
-    for source, _ in _turn(weights)[:rest]:
+    for source in _turn(weights)[0][:rest]:
         drawn[source] += 1
     return drawn
 
@@ -179,23 +195,32 @@ def _num_before(end: int, stretch: Stretch) -> list[int]:
     return [before + one for before, one in zip(stretch.drawn, drawn, strict=True)]
 
 
-@lru_cache(maxsize=8)
-def _turn(weights: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """The source of each sample of a turn, and how many of its samples stand before.
+@lru_cache(maxsize=MOST_STRETCHES)
+def _turn(weights: tuple[int, ...]) -> tuple[Sequence[int], Sequence[int]]:
+    """The source of each sample of a turn, and for each how many samples of its source stand before.
 
     Each sample is of the source whose next one is due first: Tijdeman's rule for the chairman assignment
     problem (1980), by which no source is ever a whole sample away from its share.
     """
-    total, slack = sum(weights), max(2, 2 * len(weights) - 2)
-    drawn, turn = [0] * len(weights), []
+    total, slack, whole = sum(weights), max(2, 2 * len(weights) - 2), lcm(*weights)
+    drawn, sources, before = [0] * len(weights), array("I"), array("I")
+    # The next sample of each source: not yet to be taken, by the place from which on it may be, and to be
+    # taken, by when it must be. Both are whole numbers, so that no rounding decides.
+    early = [(-(-total // (slack * weight)), source) for source, weight in enumerate(weights)]
+    due: list[tuple[int, int]] = []
+    heapify(early)
     for place in range(1, total + 1):
-        # In parts of a sample of which ``total * slack`` make one.
-        owed = [slack * (weight * place - total * one) for weight, one in zip(weights, drawn, strict=True)]
-        due = [source for source, amount in enumerate(owed) if amount >= total]
-        source = min(due, key=lambda source: Fraction(total * (slack - 1) - owed[source], weights[source]))
-        turn.append((source, drawn[source]))
+        while early and early[0][0] <= place:
+            source = heappop(early)[1]
+            end = (slack * (drawn[source] + 1) - 1) * (whole // weights[source])
+            heappush(due, (end, source))
+        source = heappop(due)[1]
+        sources.append(source)
+        before.append(drawn[source])
         drawn[source] += 1
-    return tuple(turn)
+        first = -(-total * (1 + slack * drawn[source]) // (slack * weights[source]))
+        heappush(early, (first, source))
+    return sources, before
 
 
 def _seed_of(name: str, seed: int) -> int:

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.training.data.mixture import (
+    MOST_STRETCHES,
     Share,
+    _turn,
     check_left_out,
     continued,
     drawn_at,
@@ -224,11 +226,47 @@ def test_samples_that_are_left_out_stay_the_same_or_the_weights_are_refused(
         ((0, "web 0"),),
         ((0, "web"),),
         ((0, ""),),
+        ((0, "web 1000000000000"), (9, "web 1")),
+        ((0, "web 60000, code 40001"),),
+        ((0, "web 1, code 3"), (9, "code 1, web 3")),
+        ((0, "web 1, code 3"), (9, "web 1, books 3")),
+        tuple((first, f"web 1, code {first + 1}") for first in range(MOST_STRETCHES + 1)),
     ],
 )
 def test_stretches_that_no_run_records_are_refused(recorded: RecordedStretches) -> None:
     with pytest.raises(ValueError):
         recorded_in({"stretches": [list(one) for one in recorded]})
+
+
+def test_weights_change_no_more_often_than_can_be_kept() -> None:
+    most = tuple((first, f"web 1, code {first + 1}") for first in range(MOST_STRETCHES))
+    recorded = recorded_in({"stretches": [list(one) for one in most]})
+    with pytest.raises(ValueError, match="have changed 63 times, which is the most; expected web 1, code 64"):
+        continued(recorded, mixture_of(web=3, code=1), 500)
+    assert continued(recorded, mixture_of(web=1, code=MOST_STRETCHES), 500) == recorded
+
+
+@pytest.mark.parametrize(
+    "spec", ["web 1", [1], {"data": [1]}, {"data": "web"}, {"data": {"mixture": {"web": 1}}}]
+)
+def test_a_spec_that_no_run_saves_is_unknown_and_nothing_else(spec: object) -> None:
+    with pytest.raises(ValueError):
+        recorded_in({"spec": spec})
+
+
+def test_many_changes_of_long_turns_are_counted_once_each() -> None:
+    _turn.cache_clear()
+    texts = [", ".join(f"s{one} {400 + one + number}" for one in range(20)) for number in range(12)]
+    recorded = tuple((50_000 * number, text) for number, text in enumerate(texts))
+    for _ in range(2):
+        assert len(stretches_of(recorded)) == 12
+    assert _turn.cache_info().misses == 11
+
+
+def test_which_source_stands_where_has_not_changed() -> None:
+    """Another order would read samples of every run that is resumed across the change twice, or never."""
+    found = "".join(str(drawn_at(position, (7, 3, 1, 4))[0]) for position in range(15))
+    assert found == "030103010320130"
 
 
 def test_a_save_of_an_older_version_has_its_weights_from_its_beginning_on() -> None:
