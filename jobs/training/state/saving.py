@@ -28,7 +28,7 @@ from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, 
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
-from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder
+from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, stored_order
 from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Saving, Task
 
@@ -199,7 +199,7 @@ class Saver:
             metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
             state={
                 "position": point.position,
-                "sample_order": self._sample_order,
+                "sample_order": stored_order(self._sample_order, len(self._stretches)),
                 "is_evaluation_due": point.is_evaluation_due,
                 **({"stretches": self._stretches} if self._stretches else {}),
                 **saved.about,

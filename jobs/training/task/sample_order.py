@@ -22,6 +22,9 @@ NEWEST_ORDER: SampleOrder = 2
 IN_ORDER: SampleOrder = 3
 IN_BLOCKS: SampleOrder = 4
 Shuffle = Literal["none", "global", "blocks"]
+# A save adds it to its order once the weights of its mixture have changed. Versions that know no stretches
+# would go on with other samples: they refuse such an order.
+_OF_STRETCHES = 10
 # How many neighbours make a block.
 BLOCK_SAMPLES = 256
 # The longest epoch that is drawn: a millisecond, and some kilobytes.
@@ -49,9 +52,16 @@ def shuffle_of(order: SampleOrder) -> Shuffle:
     return next((one for one in get_args(Shuffle) if newest_order(one) == order), "global")
 
 
+def stored_order(order: SampleOrder, num_stretches: int) -> int:
+    """What a save names ``order``."""
+    return order + _OF_STRETCHES if num_stretches > 1 else order
+
+
 def known_order(stored: object) -> SampleOrder | None:
     """The order that a save names; None if it is one of a later version, or damage."""
-    return next((order for order in ORDERS if type(stored) is int and stored == order), None)
+    if type(stored) is not int:
+        return None
+    return next((order for order in ORDERS if stored in (order, order + _OF_STRETCHES)), None)
 
 
 def share_of_rank(

@@ -25,6 +25,7 @@ from jobs.training.task.sample_order import (
     sample_at,
     share_of_rank,
     shuffle_of,
+    stored_order,
 )
 
 SIZES = st.integers(1, 300)
@@ -81,10 +82,18 @@ def test_the_first_order_is_biased_for_few_samples() -> None:
     assert neighbours(8, FIRST_ORDER) > 2
 
 
-@pytest.mark.parametrize("stored", [0, 5, True, 1.0, "1", None, [1], 10**400], ids=repr)
+@pytest.mark.parametrize("stored", [0, 5, 10, 15, True, 1.0, "1", None, [1], 10**400], ids=repr)
 def test_an_order_that_no_version_had_is_none_that_is_known(stored: object) -> None:
     assert known_order(stored) is None
     assert [known_order(order) for order in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_older_versions_refuse_the_order_of_a_mixture_whose_weights_changed(order: SampleOrder) -> None:
+    assert [stored_order(order, num_stretches) for num_stretches in (0, 1)] == [order, order]
+    assert known_order(changed := stored_order(order, 2)) == order
+    # All that they know.
+    assert changed not in (1, 2, 3, 4)
 
 
 def test_where_an_epoch_is_too_long_to_be_drawn_both_orders_are_the_same() -> None:
