@@ -32,7 +32,7 @@ def index_of_bin(store: Copyable, name: str) -> TokenIndex:
 
     Ids of int32 are read as uint32: a negative one is beyond every vocabulary.
     """
-    stem = name.removesuffix(BIN).removesuffix(IDX)
+    stem = name.removesuffix(IDX if name.endswith(IDX) else BIN)
     num_bytes = store.size(stem + BIN)
     try:
         dtype, num_tokens = _megatron(store, stem + IDX)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.stores.contract import Missing
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import SpecError
@@ -53,6 +54,14 @@ def test_megatron_s_files_are_one_row_of_all_sequences(
     index = index_of_bin(store_of(bin=data, idx=idx), name)
     assert (index.dtype, index.num_tokens) == (dtype, 45)
     assert [(shard.name, shard.num_tokens, shard.sha256) for shard in index.shards] == [("a.bin", 45, None)]
+
+
+def test_only_its_last_ending_is_taken_from_a_name() -> None:
+    store = store_of(bin=DATA, idx=IDX)
+    with pytest.raises(Missing, match=r"a\.idx\.bin"):
+        index_of_bin(store, "a.idx.bin")
+    with pytest.raises(Missing, match=r"a\.bin\.bin"):
+        index_of_bin(store, "a.bin.idx")
 
 
 def test_a_bin_alone_is_nano_gpt_s() -> None:
