@@ -15,6 +15,8 @@ from jobs.training.task.token_index import DTYPE_BYTES, DataError, TokenDtype, T
 
 BIN, IDX = ".bin", ".idx"
 _READ_BYTES = 2**20
+# Their lengths are read in half a minute.
+_MOST_SEQUENCES = 2**28
 # Megatron's index: magic, version, code of the dtype, numbers of sequences and of documents. Behind these the
 # length of each sequence (int32), its first byte in the .bin (int64), and where each document begins (int64).
 _HEADER = struct.Struct("<9sQBQQ")
@@ -35,7 +37,7 @@ def index_of_bin(store: Copyable, name: str) -> TokenIndex:
     stem = name.removesuffix(IDX if name.endswith(IDX) else BIN)
     num_bytes = store.size(stem + BIN)
     try:
-        dtype, num_tokens = _megatron(store, stem + IDX)
+        dtype, num_tokens = _megatron(store, stem + IDX, num_bytes)
     except Missing:
         if name.endswith(IDX):
             raise
@@ -64,8 +66,8 @@ def _nano_gpt(store: Copyable, name: str, num_bytes: int) -> int:
     return num_bytes // DTYPE_BYTES["uint16"]
 
 
-def _megatron(store: Copyable, name: str) -> tuple[TokenDtype, int]:
-    """The dtype, and how many tokens all sequences have together."""
+def _megatron(store: Copyable, name: str, bin_bytes: int) -> tuple[TokenDtype, int]:
+    """The dtype, and how many tokens all sequences have together, for a ``.bin`` of ``bin_bytes``."""
     where, num_bytes = f"data: {store.url}/{name}", store.size(name)
     head = _read(store, name, 0, _HEADER.size)
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
@@ -79,6 +81,13 @@ def _megatron(store: Copyable, name: str) -> tuple[TokenDtype, int]:
         raise DataError(
             f"{where}: has {num_bytes:,} bytes, expected {expected:,} for {num_sequences:,} sequences in "
             f"{num_documents:,} documents; copy it again (data with images can't be read)"
+        )
+    # Sequences without a token are rare. So a small file with a large hole costs nothing.
+    most = min(_MOST_SEQUENCES, bin_bytes // DTYPE_BYTES[_DTYPES[code]])
+    if num_sequences > most:
+        raise DataError(
+            f"{where}: tells of {num_sequences:,} sequences, expected at most {most:,} beside a {BIN} of "
+            f"{bin_bytes:,} bytes; copy both again, or pack the text"
         )
     num_tokens, end = 0, _HEADER.size + 4 * num_sequences
     for at in range(_HEADER.size, end, _READ_BYTES):

@@ -56,6 +56,17 @@ def test_megatron_s_files_are_one_row_of_all_sequences(
     assert [(shard.name, shard.num_tokens, shard.sha256) for shard in index.shards] == [("a.bin", 45, None)]
 
 
+@pytest.mark.parametrize(("bin_bytes", "most"), [(16, 8), (10**6, 1000)])
+def test_an_index_that_tells_of_more_sequences_than_there_can_be_is_not_read(
+    bin_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bin_files, "_MOST_SEQUENCES", 1000)
+    # As a sparse file has them: nothing but zeros behind the head.
+    idx = IDX[:18] + struct.pack("<QQ", 1001, 0) + bytes(12 * 1001)
+    with pytest.raises(DataError, match=rf"a.idx: tells of 1,001 sequences, expected at most {most:,}"):
+        index_of_bin(store_of(bin=bytes(bin_bytes), idx=idx), "a.bin")
+
+
 def test_only_its_last_ending_is_taken_from_a_name() -> None:
     store = store_of(bin=DATA, idx=IDX)
     with pytest.raises(Missing, match=r"a\.idx\.bin"):
