@@ -9,6 +9,7 @@ from tempfile import gettempdir
 
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, is_name
+from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
 from checkpointing.stores.versions import TellsVersions, versions_of
 from cluster.inventory import WorkerGroup
@@ -133,15 +134,21 @@ def _digest_of(tokens: Tokens) -> str | None:
 def index_at(path: str, key: str) -> tuple[Store, TokenIndex]:
     """The place of tokens that ``key`` names, and its index. Raises ``SpecError`` if there are no tokens.
 
-    The path of a ``.bin`` or ``.idx`` is that of another tool's file.
+    The path of a ``.bin`` or ``.idx`` is that of another tool's file, unless it is a folder's.
     """
     folder, slash, name = path.rpartition("/")
-    is_file = name.endswith((BIN, IDX)) and not Path(path).is_dir()
-    store = _opened(folder + slash or "." if is_file else path, key)
+    store = _opened(path, key)
+    if is_file := name.endswith((BIN, IDX)) and not _is_folder(store):
+        store = _opened(folder + slash or ".", key)
     try:
         return store, _index_of_file(store, name) if is_file else _index(store)
     except DataError as error:
         raise SpecError([str(error)]) from None
+
+
+def _is_folder(store: Store) -> bool:
+    """Whether there is such a folder. A bucket has folders as far as something lies below."""
+    return store.root.is_dir() if isinstance(store, LocalStore) else any(store.contents())
 
 
 def _index_of_file(store: Store, name: str) -> TokenIndex:

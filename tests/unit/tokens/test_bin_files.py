@@ -10,12 +10,13 @@ from checkpointing.stores.contract import Missing
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import SpecError
-from jobs.runs.token_check import find_data, find_tokens
+from jobs.runs import token_check
+from jobs.runs.token_check import find_data, find_tokens, index_at
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data import bin_files
 from jobs.training.data.bin_files import index_of_bin
 from jobs.training.task.task import Mixture
-from jobs.training.task.token_index import DataError
+from jobs.training.task.token_index import DataError, TokenShard
 
 DOCUMENTS = ([5, 6, 7], [], [9] * 40, [1, 2])
 
@@ -120,6 +121,12 @@ def test_no_damage_of_an_index_makes_another_length_or_another_error() -> None:
             assert (index.dtype, index.num_tokens, at >= 50) == ("uint16", 45, True)
 
 
+INDEX = (
+    b'{"format": "longhaul tokens 1", "dtype": "uint16", "num_tokens": 45,'
+    b' "shards": [{"name": "0.bin", "num_tokens": 45}]}'
+)
+
+
 def spec_of(place: Path, data: str) -> RunSpec:
     file = place / "run.yaml"
     file.write_text(
@@ -164,3 +171,23 @@ def test_a_folder_of_that_name_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "tokens.bin").mkdir()
     with pytest.raises(SpecError, match=r"index\.json is not there"):
         find_tokens(spec_of(tmp_path, f"path: {tmp_path}/tokens.bin"))
+
+
+@pytest.mark.parametrize("place", ["~/tokens.bin", "file://{home}/tokens.bin", "{home}/tokens.bin"])
+def test_a_folder_is_one_however_it_is_named(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    LocalStore(tmp_path / "tokens.bin").put("index.json", INDEX)
+    _, index = index_at(place.format(home=tmp_path), "data.path")
+    assert index.shards == (TokenShard(name="0.bin", num_tokens=45),)
+
+
+def test_a_prefix_of_a_bucket_is_a_folder_if_anything_lies_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {f"s3://b/{name}": MemoryStore() for name in ("", "tokens.bin", "train.bin")}
+    places["s3://b/tokens.bin"].put("index.json", INDEX)
+    places["s3://b/"].put("train.bin", DATA)
+    monkeypatch.setattr(token_check, "open_store", lambda url, base: places[url])
+    for name, shard in (("tokens.bin", "0.bin"), ("train.bin", "train.bin")):
+        _, index = index_at(f"s3://b/{name}", "data.path")
+        assert index.shards == (TokenShard(name=shard, num_tokens=45),)
