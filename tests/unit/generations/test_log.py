@@ -221,7 +221,11 @@ def test_what_an_older_version_would_take_for_damage_is_written_where_it_is_set_
     )
     assert unseal(encode(record))["entry"] == {"owner": "a"}
     entry = Lease(owner="a", term=3, is_fresh=True)
-    assert unseal(encode(replace(record, entry=entry)))["entry"] == {"owner": "a", "term": 3, "is_fresh": True}
+    assert unseal(encode(replace(record, entry=entry)))["entry"] == {
+        "owner": "a",
+        "term": 3,
+        "is_fresh": True,
+    }
 
 
 @pytest.mark.parametrize("entry", [Pin(name="b"), None])
