@@ -133,7 +133,7 @@ def _let_in(listener: socket.socket) -> None:
 
 def called(store: Any, own: Card, num_ranks: int, within_s: float) -> list[Card]:
     """Returns the cards of all ranks, rank 0's first. Every rank calls this. Raises ``Unmet``."""
-    told = _shared(store, _CARD, own.rank, asdict(own), range(num_ranks), within_s)
+    told = _shared(store, _CARD, own.rank, asdict(own), range(num_ranks), num_ranks, within_s)
     if told is None:
         there = [rank for rank in range(num_ranks) if store.check([_name(_CARD, rank)])]
         first = [_card(rank, store.get(_name(_CARD, rank))) for rank in there[:_MOST_NAMED]]
@@ -148,7 +148,7 @@ def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
     if own in firsts:
         missed_here = [card.rank for card in _unreached(own, firsts)]
     ranks, within_s = [card.rank for card in firsts], connecting_s(len(cards))
-    told = _shared(store, _REACH, own.rank, missed_here, ranks, within_s)
+    told = _shared(store, _REACH, own.rank, missed_here, ranks, len(cards), within_s)
     if told is None:
         silent = [card for card in firsts if not store.check([_name(_REACH, card.rank)])] or firsts[:1]
         named = "; ".join(map(str, silent[:_MOST_NAMED]))
@@ -161,7 +161,7 @@ def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
 
 
 def _shared(
-    store: Any, kind: str, rank: int, told: object, ranks: Sequence[int], within_s: float
+    store: Any, kind: str, rank: int, told: object, ranks: Sequence[int], num_ranks: int, within_s: float
 ) -> list[str] | None:
     """Returns what ``ranks`` tell as ``kind``; None if one does not in time. First, this rank tells ``told``,
     if that is not None. Rank 0 collects for all, so that the store is asked once for each answer.
@@ -175,13 +175,15 @@ def _shared(
     end = time.monotonic() + within_s
     if rank == 0:
         # One number is cheap to ask for, a thousand names are not.
-        if not _until(store, lambda: store.add(counter, 0) >= len(names) and store.check(names), end):
+        if not _until(
+            store, lambda: store.add(counter, 0) >= len(names) and store.check(names), end, num_ranks
+        ):
             return None
         found = [store.get(name)[:_MOST_TOLD_BYTES].decode(errors="replace") for name in names]
         store.set(all_of_them, json.dumps(found))
         return found
     # Rank 0 knows best who is missing.
-    if not _until(store, lambda: store.check([all_of_them]), end + _LINGER_S):
+    if not _until(store, lambda: store.check([all_of_them]), end + _LINGER_S, num_ranks):
         return None
     collected = _parsed(store.get(all_of_them))
     if not isinstance(collected, list) or [type(one) for one in collected] != [str] * len(names):
@@ -189,11 +191,11 @@ def _shared(
     return collected
 
 
-def _until(store: Any, is_there: Callable[[], bool], end: float) -> bool:
+def _until(store: Any, is_there: Callable[[], bool], end: float, num_ranks: int) -> bool:
     pause_s = _FIRST_PAUSE_S
     while not is_there():
         if store.check([_OVER]):
-            raise _told(store)
+            raise _told(store, num_ranks)
         if time.monotonic() > end:
             return False
         time.sleep(pause_s)
@@ -301,13 +303,15 @@ def _missed(text: str, ranks: Collection[int]) -> list[int]:
     return [one for one in told if type(one) is int and one in ranks] if isinstance(told, list) else []
 
 
-def _told(store: Any) -> Unmet:
+def _told(store: Any, num_ranks: int) -> Unmet:
     """Returns what another rank gave up for."""
-    try:
-        text, ranks = json.loads(store.get(_OVER)[:_MOST_TOLD_BYTES])
-        return Unmet(_printable(text), [int(rank) for rank in ranks])
-    except _NOT_AS_EXPECTED:
-        return Unmet("a rank gave up meeting the others, and does not say why", [])
+    with suppress(*_NOT_AS_EXPECTED):
+        text, told = json.loads(store.get(_OVER)[:_MOST_TOLD_BYTES])
+        ranks = [int(rank) for rank in told]
+        # Others would blame the wrong host: the driver looks up by them where the ranks are.
+        if all(0 <= rank < num_ranks for rank in ranks):
+            return Unmet(_printable(text), ranks)
+    return Unmet("a rank gave up meeting the others, and does not say why", [])
 
 
 def _impostor(rank: int) -> Unmet:

@@ -187,3 +187,12 @@ def test_what_no_rank_says_of_itself_is_told_as_that(change: dict[str, object] |
     text = json.dumps(card | change) if change else "[" * 100_000
     with pytest.raises(Unmet, match=r"^rank 1 says what no rank does"):
         roll_call._card(1, text)
+
+
+@pytest.mark.parametrize("ranks", [[-1], [0, -1_000_000], [2], ["x"], [1.5e300]])
+def test_a_stranger_who_ends_the_roll_call_blames_no_rank_that_is_not_there(ranks: list[object]) -> None:
+    store = Store()
+    store.set("longhaul/over", json.dumps(["the disk of host-7 is broken", ranks]))
+    with pytest.raises(Unmet, match=r"^a rank gave up meeting the others, and does not say why$") as found:
+        called(store, Card(rank=0, host="a"), 2, within_s=30)
+    assert found.value.ranks == ()
