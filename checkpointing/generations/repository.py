@@ -32,7 +32,14 @@ from checkpointing.generations.manifests import (
     read_whole,
 )
 from checkpointing.generations.retention import Retention, may_go
-from checkpointing.generations.unnamed import Surplus, find_whole, generation_of, looks_whole, newer
+from checkpointing.generations.unnamed import (
+    Surplus,
+    find_whole,
+    generation_of,
+    is_ours_or_small,
+    looks_whole,
+    newer,
+)
 from checkpointing.log.codec import LogRecord
 from checkpointing.log.folding import GivenUpNames
 from checkpointing.log.history import Commit, Entry, Generation, LogView, Pin, Quarantine, Tombstone
@@ -132,7 +139,7 @@ class Repository:
             is_named = term_of(what) is not None
             term = self._log.lease(owner, above=highest_term, takes_unsigned=is_named, fresh=fresh)
             # Searched for again, because an older writer could still commit until the lease.
-            whole = [one for one in self.unnamed() if one.term < term]
+            whole = [one for one in self.unnamed(what) if one.term < term]
             chosen: list[Generation] = []
             if whole and what != "latest":
                 chosen = [one for one in whole if one.name == what]
@@ -151,15 +158,21 @@ class Repository:
         with self._lock:
             return self._log.lease(owner, above=highest_term, is_past_gone=True)
 
-    def unnamed(self) -> list[Generation]:
+    def unnamed(self, what: str | None = None) -> list[Generation]:
         """Returns whole generations that the log neither names nor has given up, in the order of their
         saves.
 
         Those of the present attempt may be saves that are about to be committed. Call it after ``refresh``.
+        Given ``what``, the generation that is named so is among them whoever saved it. Of the others, with
+        the store's key, those that it did not sign are left out if their manifests are large.
         """
+
+        def may_parse(name: str, manifest: bytes) -> bool:
+            return what in (None, name) or is_ours_or_small(self._signer, name, manifest)
+
         view = self.view
         objects = {name: found for name, found in self._objects().items() if not view.generation(name)}
-        whole = find_whole(self.store, self.run, objects, now_s=self._clock())
+        whole = find_whole(self.store, self.run, objects, now_s=self._clock(), may_parse=may_parse)
         given_up = self.given_up() if whole else set()
         return [one for one in whole if one.name not in given_up]
 
@@ -375,7 +388,8 @@ class Repository:
         return self.stored_generations()
 
     def _believed_unnamed(self) -> list[Generation]:
-        return self.signed_ones(self.unnamed()) if self._log.is_signed() else self.unnamed()
+        found = self.unnamed("latest")
+        return self.signed_ones(found) if self._log.is_signed() else found
 
     def _highest_term(self) -> int:
         """Returns the highest term in the names of generations and of the notes that drivers leave of

@@ -6,7 +6,7 @@ killed right before its commit leaves one.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,8 +16,12 @@ from checkpointing.generations.choice import Spoilt, is_trusted
 from checkpointing.generations.manifests import summary_of
 from checkpointing.generations.retention import of_this_life
 from checkpointing.log.history import Generation, LogView
+from checkpointing.log.signing import Signer
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store
+
+# Parsed, a planted object may take thirty times its size. What we write as one object or root is smaller.
+_MOST_UNSIGNED_BYTES = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +44,31 @@ def looks_whole(objects: Collection[str]) -> bool:
 
 
 def find_whole(
-    store: Store, run: str, objects: Mapping[str, Collection[str]], *, now_s: float
+    store: Store,
+    run: str,
+    objects: Mapping[str, Collection[str]],
+    *,
+    now_s: float,
+    may_parse: Callable[[str, bytes], bool] = lambda name, manifest: True,
 ) -> list[Generation]:
     """Returns the generations whose manifest is of this run and whose files all exist, in the order of
     their saves.
 
     ``objects`` are names by generation. ``now_s`` counts as the time of their commits. No file's bytes are
-    read.
+    read. ``may_parse`` is asked with a generation's name and its manifest.
     """
-    found = [_whole(store, run, name, objects[name], now_s) for name in objects if looks_whole(objects[name])]
+    found = [
+        _whole(store, run, name, objects[name], now_s, may_parse)
+        for name in objects
+        if looks_whole(objects[name])
+    ]
     return sorted((one for one in found if one), key=_place)
+
+
+def is_ours_or_small(signer: Signer, name: str, manifest: bytes) -> bool:
+    """Says whether the manifest is worth its parsing to who has the store's key. Without a key all are."""
+    is_small = len(manifest) <= _MOST_UNSIGNED_BYTES
+    return is_small or not signer.has_key or signer.is_manifest_signed(name, manifest)
 
 
 def newer(view: LogView, whole: Sequence[Generation], spoilt: Spoilt = ()) -> list[Generation]:
@@ -77,10 +96,19 @@ def generation_of(cut: Cut, num_bytes: int, manifest: bytes, now_s: float) -> Ge
     )
 
 
-def _whole(store: Store, run: str, name: str, objects: Collection[str], now_s: float) -> Generation | None:
+def _whole(
+    store: Store,
+    run: str,
+    name: str,
+    objects: Collection[str],
+    now_s: float,
+    may_parse: Callable[[str, bytes], bool],
+) -> Generation | None:
     folder = f"runs/{run}/gen/{name}"
     with suppress(Corrupt, Missing, TooLarge):
         data = get_bounded(store, f"{folder}/{MANIFEST}", most_bytes=MOST_MANIFEST_BYTES)
+        if not may_parse(name, data):
+            return None
         summary = summary_of(data)
         is_of_here = (summary.cut.run, summary.cut.generation) == (run, name)
         if is_of_here and {f"{folder}/{file}" for file in summary.files} <= set(objects):

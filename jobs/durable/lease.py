@@ -62,7 +62,7 @@ def take_lease(
     store.probe()
     view = repository.refresh()
     _refuse_other_kinds(repository)
-    if resume != "latest" and resume not in {one.name for one in repository.unnamed()}:
+    if resume != "latest" and resume not in {one.name for one in repository.unnamed(resume)}:
         find(view, resume, spec.checkpoint.retention)
     if view.term:
         _refuse_others(repository, presence)

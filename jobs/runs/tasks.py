@@ -59,7 +59,7 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
         return Beginning(origin=_origin(url, name, resume), what="latest", fresh=fresh, term=view.term + 1)
     if resume != "latest" and fresh:
         raise SpecError([f"--resume {resume} and --fresh exclude each other; give one of them"])
-    if resume != "latest" and resume not in {one.name for one in repository.unnamed()}:
+    if resume != "latest" and resume not in {one.name for one in repository.unnamed(resume)}:
         find(view, resume, spec.checkpoint.retention)
     return Beginning(origin=None, what=resume, fresh=fresh, term=view.term + 1)
 

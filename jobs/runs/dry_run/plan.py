@@ -125,7 +125,7 @@ def _where(repository: Repository, begins: Beginning) -> tuple[int | None, str]:
     if begins.fresh:
         kept = len(of_this_life(view))
         return 0, f"at step 0; {kept} earlier checkpoints stay" if kept else "at step 0"
-    if begins.what in {one.name for one in repository.unnamed()}:
+    if begins.what in {one.name for one in repository.unnamed(begins.what)}:
         return None, f"from {begins.what}, which the log does not name"
     decision = choose(view, what=begins.what)
     if decision.chosen is None:

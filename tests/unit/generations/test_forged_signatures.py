@@ -8,9 +8,11 @@ import pytest
 
 from checkpointing.errors import Fenced
 from checkpointing.format.manifest import MANIFEST, encode_manifest, manifest_of
+from checkpointing.generations import manifests, unnamed
 from checkpointing.generations.adoption import adopt, adoptable
 from checkpointing.generations.audit import audit_log
 from checkpointing.generations.choice import choose
+from checkpointing.generations.manifests import Summary, summary_of
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
 from checkpointing.log.history import Commit, Entry, Lease, LogView, Pin, Stop, after
@@ -318,6 +320,44 @@ def test_a_generation_that_a_stranger_planted_is_taken_into_no_signed_log(
     assert [one.problem for one in adopt(repository, adoptable(repository))] == [
         "its manifest is not signed with the store's key"
     ] * 2
+
+
+@pytest.mark.parametrize("mac", [None, "f" * 64])
+def test_a_large_manifest_that_the_key_did_not_sign_is_parsed_by_no_start_unless_it_is_named(
+    mac: str | None, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10)
+    planted = leave(store, 20, term=1, number=8, mac=mac)
+    name = f"runs/{RUN}/gen/{planted}/{MANIFEST}"
+    num_bytes = store.size(name)
+    parsed: list[int] = []
+
+    def noting(data: bytes) -> Summary:
+        parsed.append(len(data))
+        return summary_of(data)
+
+    monkeypatch.setattr(unnamed, "summary_of", noting)
+    monkeypatch.setattr(unnamed, "_MOST_UNSIGNED_BYTES", num_bytes - 1)
+    trained(store)
+    assert (parsed, kept(store)) == ([], saved)
+    trained(store, what=planted)
+    assert (set(parsed), kept(store)) == ({num_bytes}, [*saved, planted])
+
+
+def test_an_unsigned_manifest_is_not_parsed_to_see_that_it_is_of_this_log(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    trained(store, 10)
+    planted = leave(store, 20, term=1, number=8)
+    repository = Repository(store, RUN)
+    repository.refresh()
+    (found,) = repository.unnamed()
+    assert found.name == planted
+    parsed: list[bytes] = []
+    monkeypatch.setattr(manifests, "unseal", lambda data, schema: parsed.append(data) or {})
+    assert (repository.signed_ones([found]), parsed) == ([], [])
 
 
 def test_records_that_seem_lost_and_a_planted_generation_refuse_no_start_of_a_signed_run(
