@@ -35,7 +35,6 @@ from checkpointing.format.manifest import (
     piece_name,
 )
 from checkpointing.format.records import (
-    MOST_SPANS,
     Record,
     Table,
     check_records,
@@ -58,6 +57,8 @@ _MOST_PIECE_BYTES = 2**22
 _MOST_RANGES = 16
 # More than ``usual_splits`` has. A reader tries each of them for each tensor that it needs.
 _MOST_SPLITS = 16
+# A reader of all ranks makes an object of each, 140 bytes large. A rank has 4: its generators.
+_MOST_OWN = 2**20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -135,10 +136,11 @@ def in_pieces(manifest: Manifest) -> Encoded:
 def joined(cut: Cut, table: Table, records: Sequence[Record]) -> Encoded:
     """Makes the objects of a manifest from what is to be said of each rank, in the order of ranks.
 
-    Raises ``Corrupt`` unless the records cover every tensor exactly once, and ``TooLargeToRead`` beyond what
-    a reader takes.
+    Raises ``Corrupt`` unless the records cover every tensor exactly once, or if the ranks have too many of
+    their own, and ``TooLargeToRead`` beyond what a reader takes.
     """
     check_records(cut, table, records)
+    _check_own(cut, table.each)
     splits = list(dict.fromkeys(record.split for record in records if record.split))
     objects = {TENSORS: _json({"tensors": _table_rows(table.tensors), "each": _table_rows(table.each)})}
     pieces = []
@@ -256,11 +258,15 @@ def decode_table(root: Root, data: bytes) -> Table:
     try:
         tensors, each = (tuple(map(_tensor, body[name])) for name in ("tensors", "each"))
         demand(len(tensors) == len({one.name for one in tensors}), "two tensors of one name")
-        num_own = len(each) * root.cut.world_size
-        demand(num_own <= MOST_SPANS, f"{num_own} tensors of single ranks")
+        _check_own(root.cut, each)
     except NOT_AS_EXPECTED as error:
         raise Corrupt(f"{TENSORS} lacks or misnames something: {brief(error)}") from error
     return Table(tensors=tensors, each=each)
+
+
+def _check_own(cut: Cut, each: Sequence[TensorInfo]) -> None:
+    num_own = len(each) * cut.world_size
+    demand(num_own <= _MOST_OWN, f"{num_own} tensors of single ranks")
 
 
 def _tensor(row: Sequence[Any]) -> TensorInfo:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -253,12 +254,26 @@ def test_so_are_tensors(change: Callable[[dict[str, Any]], None]) -> None:
         opened(changed_object(REGULAR, "tensors.json", change))
 
 
-def test_so_are_more_tensors_of_single_ranks_than_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MOST_SPANS", 6)
-    opened(REGULAR)
-    monkeypatch.setattr(pieces, "MOST_SPANS", 5)
+def test_so_are_more_tensors_of_single_ranks_than_a_reader_has_room_for() -> None:
+    """A few bytes name one for each of many ranks, and a reader makes an object of each."""
+    root = decode_root(REGULAR.root)
+    root = replace(root, cut=replace(root.cut, world_size=2**16))
+    for num_each, problem in (16, None), (17, "1114112 tensors of single ranks"):
+        rows = [[f"a{number}", "U8", [1]] for number in range(num_each)]
+        data = json.dumps({"tensors": [], "each": rows}).encode()
+        digest = hashlib.sha256(data).hexdigest()
+        ref = replace(root.tensors, num_bytes=len(data), sha256=digest)
+        with pytest.raises(Corrupt, match=problem) if problem else nullcontext():
+            decode_table(replace(root, tensors=ref), data)
+
+
+def test_nor_are_so_many_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    regular = layouts.generation_of(TENSORS, layouts.rows, 3)
+    monkeypatch.setattr(pieces, "_MOST_OWN", 6)
+    assert in_pieces(regular) == REGULAR
+    monkeypatch.setattr(pieces, "_MOST_OWN", 5)
     with pytest.raises(Corrupt, match="6 tensors of single ranks"):
-        opened(REGULAR)
+        in_pieces(regular)
 
 
 @pytest.mark.parametrize("encoded", [ENCODED, REGULAR], ids=["by exception", "by rule"])
