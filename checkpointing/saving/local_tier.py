@@ -20,9 +20,18 @@ from shutil import disk_usage
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import GenerationPlace
-from checkpointing.format.manifest import Cut, FilePart, decode_part, encode_part, is_of_a_save, part_name
+from checkpointing.format.manifest import (
+    MOST_MANIFEST_BYTES,
+    Cut,
+    FilePart,
+    decode_part,
+    encode_part,
+    is_of_a_save,
+    part_name,
+)
 from checkpointing.log.history import Generation
 from checkpointing.saving.budget import Budget, Share, oldest_first, to_free
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Full, Missing, StoreError, check_name
 from checkpointing.stores.local import LocalStore
 
@@ -168,8 +177,8 @@ class LocalTier:
         look = _Look(names=names)
         for name in sorted(name for name in names if name.endswith(".json")):
             try:
-                cut, part = decode_part(self._store.get(name))
-            except (Corrupt, Missing):
+                cut, part = decode_part(get_bounded(self._store, name, most_bytes=MOST_MANIFEST_BYTES))
+            except (Corrupt, Missing, TooLarge):
                 continue
             except StoreError as error:
                 look.unreadable[name] = error

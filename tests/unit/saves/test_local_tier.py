@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import Corrupt
-from checkpointing.format.manifest import Cut, Manifest, encode_part, manifest_of, part_name
+from checkpointing.format.manifest import (
+    MOST_MANIFEST_BYTES,
+    Cut,
+    Manifest,
+    encode_part,
+    manifest_of,
+    part_name,
+)
 from checkpointing.log.history import Generation
 from checkpointing.saving.budget import Budget
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
@@ -104,6 +111,26 @@ def test_a_share_that_is_not_what_it_should_be_is_left_out_and_tidied_away(
     disk.tidy()
     assert (steps_of(disk, 0), steps_of(disk, 1)) == ([10], [10, 20])
     assert len(files_in(tmp_path)) == 6
+
+
+def test_a_part_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, endless = cuts(2)
+    disk = LocalTier(tmp_path, "r", 2)
+    keep(disk, good, 0)
+    keep(disk, endless, 0)
+    os.truncate(tmp_path / "runs/r/gen" / endless.generation / part_name(0), MOST_MANIFEST_BYTES + 1)
+    most_read, read = [0], LocalStore.read
+
+    def noting(store: LocalStore, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
+        most_read.append(len(into))
+        return read(store, name, start, into)
+
+    monkeypatch.setattr(LocalStore, "read", noting)
+    monkeypatch.setattr(LocalStore, "get", lambda store, name: pytest.fail(f"all of {name} was read"))
+    assert steps_of(disk) == [10]
+    assert 0 < max(most_read) < MOST_MANIFEST_BYTES
+    disk.tidy()
+    assert {name.split("/")[3] for name in files_in(tmp_path)} == {good.generation}
 
 
 def test_a_damaged_file_is_found_when_it_is_read(tmp_path: Path) -> None:
@@ -208,14 +235,14 @@ def test_the_disk_of_saves_is_not_left_by_a_link(tmp_path: Path) -> None:
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Reading what contains ``text`` fails from now on, as on a disk with an error."""
-    get = LocalStore.get
+    read = LocalStore.read
 
-    def fails(store: LocalStore, name: str) -> bytes:
+    def fails(store: LocalStore, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
         if text in name:
             raise Unavailable(f"store: {name}: Input/output error")
-        return get(store, name)
+        return read(store, name, start, into)
 
-    monkeypatch.setattr(LocalStore, "get", fails)
+    monkeypatch.setattr(LocalStore, "read", fails)
 
 
 def test_what_cannot_be_read_just_now_is_kept_and_told(
