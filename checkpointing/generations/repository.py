@@ -40,10 +40,10 @@ from checkpointing.generations.unnamed import (
     looks_whole,
     newer,
 )
-from checkpointing.log.codec import LogRecord
+from checkpointing.log.codec import MOST_TERM, LogRecord
 from checkpointing.log.folding import GivenUpNames
 from checkpointing.log.history import Commit, Entry, Generation, LogView, Pin, Quarantine, Tombstone
-from checkpointing.log.log import MOST_TERM, Log
+from checkpointing.log.log import Log
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.stores.contract import Buffer, Store, StoreError, check_name
 

@@ -22,6 +22,8 @@ SCHEMA = 1
 MAC_BYTES = 73
 # What the id of a log adds to a manifest.
 LOG_BYTES = 25
+# Names of saves have room for a thousand times as many.
+MOST_TERM = 10**9
 _MOST_CHARS = 200
 _HEAD = re.compile(
     rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})",'
@@ -65,8 +67,8 @@ class LogRecord:
 
 def encode(record: LogRecord) -> bytes:
     """Raises ``ValueError`` for what a reader takes for damage: all later views would repeat it."""
-    _check(record)
     check_types(record.view)
+    _check(record)
     return seal(
         {
             "number": record.number,
@@ -113,6 +115,11 @@ def _check(record: LogRecord) -> None:
     check_types(record.entry)
     if isinstance(record.entry, history.Commit):
         _check_generation(record.entry.generation)
+    view = record.view
+    counted = (view.term, view.life, view.life_term, view.num_lost, *view.loads.values())
+    # A record adds one to each at most. So behind a number that is believed, none has no room.
+    if max(counted) >= MOST_TERM + record.number:
+        raise ValueError(f"{max(counted)} terms, lives, loads or lost records in record {record.number}")
 
 
 def brief(error: Exception | str) -> str:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt, Fenced
-from checkpointing.log.codec import LogRecord, encode
+from checkpointing.log.codec import MOST_TERM, LogRecord, encode
 from checkpointing.log.history import Entry, Fresh, Lease, LogView, after
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.log.trust import MOST_RECORD_BYTES, Trust, log_folder, slot_name
@@ -41,8 +41,6 @@ _MOST_HINT_BYTES = 4096
 # Anybody may plant a wrong hint, or junk under a far number. Neither must use the numbers up.
 _MOST_SKIPPED = 10**6
 MOST_RECORDS = 10**12
-# Names of saves have room for a thousand times as many.
-MOST_TERM = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +108,8 @@ class Log:
         self._trust.refuse_another_key()
         self._num_gone = max(0, newest - self._number)
         # Each lost record may have been a lease.
-        self._newest_term = hint.term or self._view.term + min(self._num_gone, _MOST_SKIPPED)
+        most = min(self._view.term + min(self._num_gone, _MOST_SKIPPED), MOST_TERM)
+        self._newest_term = hint.term or most
         return self._view
 
     def append(self, entry: Entry, *, term: int | None = None, hint_later: bool = False) -> LogView:

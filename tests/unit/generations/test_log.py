@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.errors import Corrupt, Fenced
+from checkpointing.format.manifest import term_of
+from checkpointing.generations.repository import generation_name
 from checkpointing.log.codec import LogRecord, decode, encode, seal, unseal
 from checkpointing.log.history import (  # fmt: skip
     Commit,
@@ -387,6 +389,35 @@ def test_a_field_of_another_type_is_damage_and_no_error_where_it_is_used(place: 
         holder[last] = wrong
         with pytest.raises(Corrupt):
             decode(_sealed(body), 3)
+
+
+@pytest.mark.parametrize("planted", [10**9 + 1, 10**9 + 2, 10**12, 2**63 - 1])
+@pytest.mark.parametrize("field", ["term", "life", "life_term", "num_lost", "loads"])
+def test_no_number_that_somebody_planted_ends_what_is_appended_behind_it(field: str, planted: int) -> None:
+    """The largest that is believed in record 2 is 10^9 + 1, and each record may add one."""
+    store = MemoryStore()
+    Log(store, "r").lease("a")
+    lease = Lease(owner="b")
+    body = unseal(encode(LogRecord(number=2, id="b", written_s=1.0, entry=lease, view=LogView(term=2))))
+    body["view"][field] = {"g": planted} if field == "loads" else planted
+    store.create(SLOT.format(2), seal(body))
+    log = Log(store, "r")
+    term = log.lease("c")
+    assert (term == planted + 1) == (field == "term" and planted == 10**9 + 1)
+    for entry in (Fresh(), Load(name="g"), Stop()):
+        log.append(entry, term=term)
+    assert term_of(generation_name(10, term, "s")) == term
+    store.create(SLOT.format(log.number + 1), b"junk")
+    assert Log(store, "r").lease("d") == term + 2
+
+
+def test_records_that_are_gone_behind_the_largest_term_that_is_believed_end_no_start() -> None:
+    store = MemoryStore()
+    view = LogView(term=10**9)
+    record = LogRecord(number=1, id="b", written_s=1.0, entry=Lease(owner="b"), view=view)
+    store.create(SLOT.format(1), encode(record))
+    store.put("runs/r/hint.json", json.dumps({"number": 1000}).encode())
+    assert Log(store, "r").lease("c") == 10**9 + 1
 
 
 @pytest.mark.parametrize(
