@@ -30,6 +30,7 @@ _REACH_S = 10.0
 _AT_ONCE = 32
 _BACKLOG = 1024
 _MOST_NAMED = 8
+_MOST_INTERFACE_CHARS = 15
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
 _LINGER_S = 4 * _LONGEST_PAUSE_S
 _CARD, _REACH, _OVER = "card", "reach", "longhaul/over"
@@ -80,14 +81,28 @@ def all_met(store: Any, rank: int, num_ranks: int, *, of_one_machine: bool, with
     Raises ``Unmet``, with the same text on all ranks that came by then.
     """
     try:
-        return _met(store, rank, num_ranks, of_one_machine, within_s)
+        return _rank_0_told(store, rank, num_ranks, of_one_machine, within_s)
     except Unmet as problem:
-        if not store.check([_OVER]):
-            store.set(_OVER, json.dumps([str(problem), problem.ranks]))
+        with suppress(RuntimeError):  # A lost connection.
+            if not store.check([_OVER]):
+                store.set(_OVER, json.dumps([str(problem), problem.ranks]))
         if rank == 0:
             # The store may be this process's, and ends with what follows: others read it first.
             time.sleep(_LINGER_S)
         raise
+
+
+def _rank_0_told(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
+    """Meets. Rank 0 tells of what fails in the store; to the others it may be rank 0 that is gone."""
+    try:
+        return _met(store, rank, num_ranks, of_one_machine, within_s)
+    except (RuntimeError, ValueError) as error:  # torch's ``DistError`` is the first.
+        if rank:
+            raise
+        text = (
+            f"rank 0 cannot read what ranks tell ({error}): another process may have written in their place"
+        )
+        raise Unmet(text, []) from None
 
 
 def _met(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
@@ -275,7 +290,7 @@ def _reaches(own: Card, card: Card) -> bool:
         return False
     try:
         socket.create_connection((card.address, card.port), _REACH_S).close()
-    except OSError:
+    except (OSError, ValueError):  # A text that no name of a host can be.
         return False
     return True
 
@@ -288,7 +303,7 @@ def _card(rank: int, text: str | bytes) -> Card:
     """Reads what another process wrote, which may be a stranger's."""
     try:
         told = json.loads(text)
-        address = str(ip_address(told["address"])) if told["address"] else ""
+        address = _address(told["address"]) if told["address"] else ""
         host, interface = (_printable(told[name]) for name in ("host", "interface"))
         port = int(told["port"])
     except _NOT_AS_EXPECTED:
@@ -296,6 +311,15 @@ def _card(rank: int, text: str | bytes) -> Card:
     if not 0 <= port < 2**16:
         raise _impostor(rank)
     return Card(rank=rank, host=host, address=address, interface=interface, port=port)
+
+
+def _address(told: str | int) -> str:
+    address = ip_address(told)
+    # Any text may stand behind the ``%`` of IPv6, where the kernel's names of interfaces are short.
+    scope = getattr(address, "scope_id", None) or ""
+    if not scope.isprintable() or len(scope) > _MOST_INTERFACE_CHARS:
+        raise ValueError(f"an interface {scope!r}")
+    return str(address)
 
 
 def _missed(text: str, ranks: Collection[int]) -> list[int]:

@@ -12,7 +12,15 @@ import pytest
 
 from cluster.probe import interfaces, roll_call
 from cluster.probe.interfaces import advertised, interface_of, source_towards, towards
-from cluster.probe.roll_call import Card, Unmet, called, check_reach, first_of_each_place, who_is_unreached
+from cluster.probe.roll_call import (
+    Card,
+    Unmet,
+    all_met,
+    called,
+    check_reach,
+    first_of_each_place,
+    who_is_unreached,
+)
 
 NUM_RANKS = 8
 
@@ -180,13 +188,59 @@ def test_an_address_that_is_not_there_is_no_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"port": 10**9}, {"port": float("inf")}, {"host": None, "address": 7.5}, None]
+    "change",
+    [
+        {"port": 10**9},
+        {"port": float("inf")},
+        {"host": None, "address": 7.5},
+        {"address": "fe80::1%\x1b[2J"},
+        {"address": f"fe80::1%{'a' * 200}"},
+        None,
+    ],
 )
 def test_what_no_rank_says_of_itself_is_told_as_that(change: dict[str, object] | None) -> None:
     card = asdict(Card(rank=1, host="b", address="10.0.0.1", interface="eth0", port=1))
     text = json.dumps(card | change) if change else "[" * 100_000
     with pytest.raises(Unmet, match=r"^rank 1 says what no rank does"):
         roll_call._card(1, text)
+
+
+def test_an_address_of_one_link_names_its_interface() -> None:
+    card = Card(rank=1, host="b", address="fe80::1%eth0.7", interface="eth0.7", port=1)
+    assert roll_call._card(1, json.dumps(asdict(card))) == card
+
+
+def test_an_address_that_is_no_name_of_a_host_is_not_reached() -> None:
+    own, other = cards("10.0.0.1", f"fe80::1%{'a' * 200}")
+    assert not roll_call._reaches(own, other)
+
+
+class Spoilt(Store):
+    """A stranger wrote a text where ranks are counted: torch's store then ends the connection."""
+
+    is_lost = False
+
+    def add(self, name: str, amount: int) -> int:
+        self.is_lost = True
+        return self._fail()
+
+    def check(self, names: Sequence[str]) -> bool:
+        return self._fail() if self.is_lost else super().check(names)
+
+    def _fail(self) -> int:
+        raise RuntimeError("Failed to recv, got 0 bytes")
+
+
+def test_where_a_stranger_spoilt_the_count_rank_0_says_so_and_blames_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(roll_call, "_LINGER_S", 0.0)
+    with pytest.raises(Unmet, match=r"^rank 0 cannot read what ranks tell \(Failed to recv") as found:
+        all_met(Spoilt(), 0, 2, of_one_machine=True, within_s=30)
+    assert found.value.ranks == ()
+    # Of the others it may be rank 0 that is gone.
+    with pytest.raises(RuntimeError, match=r"^Failed to recv"):
+        all_met(Spoilt(), 1, 2, of_one_machine=True, within_s=30)
 
 
 @pytest.mark.parametrize("ranks", [[-1], [0, -1_000_000], [2], ["x"], [1.5e300]])
