@@ -8,13 +8,16 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from errno import ELOOP, ENXIO
+from errno import ELOOP, ENAMETOOLONG, ENXIO
 from io import FileIO
 from pathlib import Path
 
 # With ``O_PATH``, where the system has it, a folder that is only passed through need not be readable.
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 _OURS_ALONE = 0o700
+# Each takes two descriptors of a thousand, and a place on Python's stack.
+MOST_DEEP = 64
+_MOST_TOLD_CHARS = 100
 
 
 class LinkFound(OSError):
@@ -23,6 +26,10 @@ class LinkFound(OSError):
 
 class NotPlain(OSError):
     """``filename`` is a pipe, a socket or a device, where only a file can be."""
+
+
+class TooDeep(OSError):
+    """Below ``filename`` are more folders in one another than anything of ours has."""
 
 
 class NotOurs(OSError):
@@ -156,11 +163,16 @@ def _plain(descriptor: int, name: str) -> int:
     raise NotPlain(ENXIO, "is no file", name)
 
 
-def files_below(folder: int, within: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+def files_below(
+    folder: int, within: str, *, most_deep: int = MOST_DEEP
+) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
     """Yields all files below ``folder``, whose own name is ``within``. Links to folders are left out.
 
-    A folder that cannot be read raises. A folder that vanishes meanwhile counts as empty.
+    A folder that cannot be read raises, and so do more than ``most_deep`` in one another. A folder that
+    vanishes meanwhile counts as empty.
     """
+    if most_deep < 0:
+        raise TooDeep(ENAMETOOLONG, "is too deep", f"{within[:_MOST_TOLD_CHARS]}...")
     with _readable(folder) as here:
         folders = []
         with os.scandir(here) as entries:
@@ -171,7 +183,7 @@ def files_below(folder: int, within: str) -> Iterator[tuple[str, "os.DirEntry[st
                     yield f"{within}/{entry.name}", entry
         for name in folders:
             with suppress(FileNotFoundError, NotADirectoryError), below(here, [name]) as next_one:
-                yield from files_below(next_one, f"{within}/{name}")
+                yield from files_below(next_one, f"{within}/{name}", most_deep=most_deep - 1)
 
 
 def names_in(folder: int) -> list[str]:

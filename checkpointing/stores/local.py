@@ -24,8 +24,10 @@ from checkpointing.stores.contract import (
     is_name,
 )
 from checkpointing.stores.folders import (
+    MOST_DEEP,
     LinkFound,
     NotPlain,
+    TooDeep,
     file_in,
     files_below,
     folder_at,
@@ -220,6 +222,11 @@ class LocalStore:
             raise NotAFile(
                 f"store: {self.root}: {name} is a pipe, a socket or a device, where a file must be; "
                 "remove it, or choose another with --store"
+            ) from None
+        except TooDeep as error:
+            raise NotAFile(
+                f"store: {self.root}: {error.filename} has more than {MOST_DEEP} folders in one another; "
+                "remove them, or choose another with --store"
             ) from None
         except OSError as error:
             raise _kind_of(error)(

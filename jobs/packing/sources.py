@@ -81,7 +81,10 @@ def _files(given: Path) -> list[Path]:
         raise InputError(f"{given}: does not exist; give a file or a folder")
     if given.is_file():
         return [given]
-    below = [path for path in given.rglob("*") if not _is_hidden(path, given)]
+    try:
+        below = [path for path in given.rglob("*") if not _is_hidden(path, given)]
+    except RecursionError:
+        raise InputError(f"{given}: has too many folders in one another; take them away") from None
     if elsewhere := sorted(path for path in below if path.is_symlink() and not path.is_file()):
         raise InputError(
             f"{elsewhere[0]}: is a link, but not to a file, and is not followed; name the folder that is "

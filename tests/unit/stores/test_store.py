@@ -9,13 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.stores.contract import Conflict, Denied, Store, StoreError, Unavailable, Upload, check_name
+from checkpointing.stores.contract import (
+    Conflict,
+    Denied,
+    NotAFile,
+    Store,
+    StoreError,
+    Unavailable,
+    Upload,
+    check_name,
+)
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
 from checkpointing.stores.retrying import RetryingStore
 from tests.contract import RaceContract, StoreContract
 from tests.faults import FaultyStore
+from tests.unit.deep_folders import deep_folders
 from tests.unit.other_user import as_nobody, common_folder, needs_root
 
 
@@ -49,6 +59,17 @@ def test_what_others_put_there_under_names_that_are_none_is_contents_but_no_obje
     for name in ("my texts/part 1", ".hidden", "plain"):
         (tmp_path / name).write_bytes(b"")
     assert sorted(store.contents()) == [".hidden", "my texts/part 1", "plain"]
+
+
+def test_folders_in_one_another_without_an_end_are_one_line(tmp_path: Path) -> None:
+    store, now = LocalStore(tmp_path), datetime.now(UTC)
+    with deep_folders(tmp_path / "a", 63):
+        assert len(list(store.list("a"))) == len(list(store.contents())) == 1
+    says = r"b/d/d.* has more than 64 folders in one another; remove"
+    for ask in (store.list, lambda prefix: store.abandoned_uploads(prefix, before=now)):
+        with deep_folders(tmp_path / "b", 1500), pytest.raises(NotAFile, match=says) as told:
+            list(ask("b"))
+        assert len(str(told.value)) < 500
 
 
 @given(st.text(st.sampled_from("ab./\\~ \n-"), max_size=8))

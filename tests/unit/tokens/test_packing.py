@@ -27,6 +27,7 @@ from jobs.packing.shard import dtype_for, pack_piece
 from jobs.packing.sources import find_sources, left_out
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe, read_recipe
 from jobs.training.task.token_index import INDEX, Vocabulary, from_json
+from tests.unit.deep_folders import deep_folders
 
 TOKENIZER = ByteTokenizer()
 END = [256]
@@ -186,6 +187,11 @@ def test_what_does_not_exist_or_holds_nothing_is_refused(tmp_path: Path) -> None
 def test_files_that_are_compressed_in_another_way_are_refused_by_name(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     assert f"{name}: is compressed ({Path(name).suffix}); unpack it first" in refusal(tmp_path)
+
+
+def test_folders_in_one_another_without_an_end_are_refused(tmp_path: Path) -> None:
+    with deep_folders(tmp_path / "deep", 1500):
+        assert refusal(tmp_path) == f"{tmp_path}: has too many folders in one another; take them away"
 
 
 @pytest.mark.parametrize("target", ["folder", "nothing"])
