@@ -9,7 +9,8 @@ from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention, backup, best, latest, of_this_life, reasons
 from checkpointing.log.history import Generation
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
-from jobs.spec_schema.run_checkpoints import stored_retention
+from checkpointing.stores.contract import Denied
+from jobs.spec_schema.run_checkpoints import stored_local_folder, stored_retention
 from jobs.spec_schema.stored_spec import Described, stored_spec
 
 
@@ -93,11 +94,18 @@ def _called(repository: Repository, policy: Retention) -> dict[str, str]:
 def _near_shares(repository: Repository, spec: Described) -> dict[str, list[tuple[Cut, FilePart]]]:
     """The shares on this machine's local tier that belong to the run, by generation."""
     try:
-        folder = Path(spec["checkpoint"]["local"]["dir"])
-    except (KeyError, TypeError):
+        folder = stored_local_folder(spec["checkpoint"]["local"]["dir"])
+    except (KeyError, TypeError, ValueError):
         return {}
-    disk = LocalTier(folder, local_tier_name(repository.run, repository.lineage()), num_kept=2)
+    if folder is None:
+        return {}
+    disk = LocalTier(Path(folder), local_tier_name(repository.run, repository.lineage()), num_kept=2)
     shares: dict[str, list[tuple[Cut, FilePart]]] = {}
+    try:
+        disk.check_owner()
+    except Denied:
+        # No start reads it either. Whoever wrote the spec may have named any folder.
+        return {}
     for cut, part in sorted(disk.inventory(), key=lambda share: (share[0].term, share[0].number)):
         shares.setdefault(cut.generation, []).append((cut, part))
     return shares

@@ -53,7 +53,7 @@ def _count_or_max(value: object) -> object:
 
 
 def _folder_of_each_node(value: object) -> object:
-    if isinstance(value, str) and value and not value.startswith(("/", "~/")):
+    if isinstance(value, str) and value and (not value.startswith(("/", "~/")) or "\0" in value):
         raise ValueError(
             f"found {value!r}, expected a folder from / on, such as /nvme/run, or from ~/ on (each node's "
             "own home): a process starts anywhere"

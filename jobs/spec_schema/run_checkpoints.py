@@ -73,6 +73,11 @@ def stored_retention(section: object) -> Retention:
     return _OnlyRetention.model_validate_json(json.dumps({"retention": section})).retention
 
 
+def stored_local_folder(value: object) -> str | None:
+    """Parses a stored ``checkpoint.local.dir``. Raises ValueError if this version would reject it."""
+    return LocalTierSettings.model_validate_json(json.dumps({"dir": value})).dir
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wandb(WandbProject):
     """Weights & Biases. Its environment variables hold the login; ``WANDB_MODE`` says whether it is online.

@@ -1,6 +1,7 @@
 """``longhaul checkpoints``: what it says of a run, what it changes, and with which exit code it ends."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from jobs.checkpoints.verification import judge
 from jobs.cli.__main__ import main
 from tests.conftest import Golden
 from tests.unit.commands.test_command_line import HEAVY, loaded, run
+from tests.unit.other_user import NOBODY, needs_root
 from tests.unit.printed import checked
 from tests.unit.small_generations import RUN, Ranks, cut_of, file_of, generation, part_of
 
@@ -152,6 +154,32 @@ def test_what_lies_on_this_machines_disk_is_listed_too(
     ]
     assert found["latest"] == stored.generation
     assert found["num_bytes"] == sum(one.num_bytes for one in repository.view.generations)
+
+
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "/a\0b", "disk", "/\ud800", "", 7])
+def test_a_folder_that_no_spec_can_name_is_not_looked_into(
+    folder: object, repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = LocalTier(Path("disk"), local_tier_name(RUN, repository.lineage()), num_kept=2)
+    alone = cut_of(40, term=1, number=4)
+    disk.keep(alone, part_of(alone, 0), memoryview(file_of(alone, 0)))
+    local = {"checkpoint": {"local": {"dir": folder}}}
+    repository.store.put(f"runs/{RUN}/spec.json", json.dumps(local).encode())
+    assert [one["step"] for one in asked(capsys, "list")["generations"]] == [10, 20, 30]
+
+
+@needs_root
+def test_what_another_user_put_on_this_machines_disk_is_not_listed(
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "disk"
+    disk = LocalTier(folder, local_tier_name(RUN, repository.lineage()), num_kept=2)
+    alone = cut_of(40, term=1, number=4)
+    disk.keep(alone, part_of(alone, 0), memoryview(file_of(alone, 0)))
+    os.chown(folder / "runs", NOBODY, NOBODY)
+    local = {"checkpoint": {"local": {"dir": str(folder)}}}
+    repository.store.put(f"runs/{RUN}/spec.json", json.dumps(local).encode())
+    assert [one["step"] for one in asked(capsys, "list")["generations"]] == [10, 20, 30]
 
 
 def test_one_is_shown_with_its_files_and_its_story(
