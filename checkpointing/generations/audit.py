@@ -19,8 +19,8 @@ from checkpointing.stores.contract import Missing, Store
 _NUM_THREADS = 8
 # Each record repeats the whole view, so a long log is read in batches to bound memory.
 _BATCH = 64
-# So many records of saves may be newer than the hint: those of one, and of some before it that failed.
-_MOST_LATE = 8
+# So many records of saves may be newer than the hint: those of one, and of two before it that failed.
+_MOST_LATE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
