@@ -17,6 +17,8 @@ _SEPARATORS = ",;\t"
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # A number and what may be its unit. Its signs are judged over the whole file.
 _NUMBER = re.compile(r"\s*([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s*[^\W\d_]*|\s*%)\s*")
+# Matching takes the square of the length, and no measured number is longer.
+_LONGEST_NUMBER = 100
 # By the separator of fields: what may part the thousands of a file, or be its decimal sign. Where semicolons
 # divide fields, the comma is often the decimal sign and the point parts the thousands.
 _DOUBTFUL = {",": "", "\t": ",", ";": ",."}
@@ -53,7 +55,7 @@ def _decoded(data: bytes) -> tuple[str, list[str]]:
 
 def _decimal_sign(rows: Sequence[Sequence[str]], separator: str) -> str:
     """Returns the decimal sign of the file. Raises ``ImportProblem`` if its numbers don't say which it is."""
-    numbers = [match[1] for row in rows for cell in row if (match := _NUMBER.fullmatch(cell))]
+    numbers = [match[1] for row in rows for cell in row if (match := _number(cell))]
     is_comma = any(_has_decimals(number, ",") for number in numbers)
     is_point = any(_has_decimals(number, ".") for number in numbers)
     doubtful = next(
@@ -75,6 +77,10 @@ def _decimal_sign(rows: Sequence[Sequence[str]], separator: str) -> str:
     return "."
 
 
+def _number(cell: str) -> re.Match[str] | None:
+    return _NUMBER.fullmatch(cell) if len(cell) <= _LONGEST_NUMBER else None
+
+
 def _has_decimals(number: str, sign: str) -> bool:
     """Whether ``sign`` is a decimal sign in ``number``, beyond doubt."""
     other = "." if sign == "," else ","
@@ -93,7 +99,7 @@ def _plain(cell: str, decimal: str) -> str:
     """
     if cell[:1] == "'" and cell[1:2] in tuple("=+-@\t\r\n"):
         return cell[1:]
-    match = _NUMBER.fullmatch(cell) if decimal == "," else None
+    match = _number(cell) if decimal == "," else None
     if match is None:
         return cell
     return match[1].replace(".", "").replace(",", ".") + match[2]

@@ -15,7 +15,7 @@ from jobs.packing.pieces import InputError, TextSpan
 _BATCH_ROWS = 256
 _FILE_MAGIC = b"ARROW1"
 # A file may say that a part of it has any number of bytes, and Arrow asks for as much memory.
-_COMPLAINTS = (pyarrow.ArrowException, OSError, MemoryError)
+_COMPLAINTS = (pyarrow.ArrowException, OSError, MemoryError, UnicodeDecodeError)
 # The largest batch of a column: whoever reads one holds all of it.
 MOST_BATCH_BYTES = 2**30
 
@@ -159,7 +159,7 @@ def _parquet(path: Path) -> Any:
 def _whole(what: str) -> Iterator[None]:
     try:
         yield
-    except (*_COMPLAINTS, UnicodeDecodeError) as error:
+    except _COMPLAINTS as error:
         raise _as_input_error(error, f"{what} is not whole, or not UTF-8") from None
 
 

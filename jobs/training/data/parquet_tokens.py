@@ -98,7 +98,7 @@ def _opened(store: Copyable, name: str) -> Iterator[tuple[Any, str]]:
             yield file, where
     except Missing:
         raise DataError(f"{where} is gone; bring it back") from None
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # A system error. Arrow raises OSError for bad contents too, but without an errno.
         raise DataError(f"{where}: is no whole Parquet file ({str(error).partition(chr(10))[0]})") from None

@@ -148,6 +148,14 @@ def test_a_decimal_point_is_known_in_the_same_way() -> None:
     assert run["tokens_per_sec"] == 8369.0
 
 
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_cell_of_very_many_digits_is_no_number_to_look_at(separator: str) -> None:
+    """Matching it took minutes."""
+    header, digits = separator.join(["gpus", "tokens/s", "note"]), "9" * 130_000 + "!"
+    found = read_separated(f"{header}\n{separator.join(['2', '8000', digits])}\n".encode(), shipped())
+    assert [run["tokens_per_sec"] for run in found.runs] == [8000.0]
+
+
 @pytest.mark.parametrize(("decimal", "tokens_per_sec"), [(",", 1.234), (".", 1234.0)])
 def test_what_the_numbers_do_not_say_the_mapping_does(decimal: str, tokens_per_sec: float) -> None:
     mapping = shipped().extended(read_mapping(f'[numbers]\ndecimal = "{decimal}"\n'.encode(), "m.toml"))

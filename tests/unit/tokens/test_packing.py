@@ -271,6 +271,14 @@ def test_parquet_with_a_broken_footer_is_refused_in_one_line(tmp_path: Path) -> 
     assert "a.parquet: is no whole Parquet file (" in line
 
 
+def test_parquet_whose_columns_have_names_that_are_not_utf_8_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [{"inner": "x"}]}), path)
+    path.write_bytes(path.read_bytes().replace(b"inner", b"in\xe7er"))
+    (line,) = refusal(path).splitlines()
+    assert "a.parquet: is no whole Parquet file (" in line
+
+
 def test_a_row_group_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     ends = pyarrow.py_buffer(struct.pack("<3i", 0, 1, 2))
