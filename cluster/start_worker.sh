@@ -22,7 +22,7 @@ readonly ROOT=${LONGHAUL_ROOT:-}
 SCRIPTS=$(dirname -- "${BASH_SOURCE[0]}")
 readonly SCRIPTS
 readonly FIRST_WAIT_S=2
-# A try takes Ray half a minute where the machine or the head is busy, and that the node is away all the while.
+# Where the machine or the head is busy each try takes Ray half a minute, and the node is away all the while.
 readonly LONGEST_WAIT_S=10
 # What ran for so long was well: the next failure is a new one.
 readonly HEALTHY_S=600

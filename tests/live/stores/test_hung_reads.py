@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -75,6 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.pace(0)
         self.answer(b"")
 
     do_DELETE = do_PUT
@@ -166,6 +168,14 @@ def test_writes_of_one_request_that_hang_are_asked_again(server: Server, num_han
         server.hangs = num_hangs
         write()
         assert server.hangs < 0
+
+
+def test_a_server_that_takes_its_time_for_each_small_write_is_waited_for_longer_each_time(
+    server: Server,
+) -> None:
+    store = RetryingStore(opened(replace(HASTY, quiet_s=0.2)), RetryLimits(budget_s=60), sleep=lambda _: None)
+    server.pace = lambda _: time.sleep(0.7)
+    store.put("f/a", DATA[: 8 * KIB])
 
 
 @pytest.mark.parametrize("kind", ["azure", "google"])
