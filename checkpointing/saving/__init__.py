@@ -7,6 +7,7 @@ Reading order:
 - ``save`` describes one save and its outcome.
 - ``findings`` tells what is wrong beside a save that ended well.
 - ``budget`` says how much of a node's disk saves may take, and what goes first.
+- ``own_store`` uses nothing on a node's disk but what is this user's own.
 - ``local_tier`` keeps saves on the nodes' disks.
 - ``receipts`` says what a rank tells rank 0 of its file.
 - ``inbox`` is where rank 0 takes the other ranks' messages, and drops those of dropped saves.

@@ -7,8 +7,8 @@ kept to before a share is written, so that the disk never gets full.
 A generation on disk needs no commit. Each file's part is written next to it, after it, so a rank's share is
 whole or absent. Whether the shares of all ranks exist is found out when a run resumes.
 
-So whoever can write here can decide what is resumed. The run's folder is closed to other users, and one that
-belongs to somebody else is neither read by a start nor written to.
+So whoever can write here can decide what is resumed. The run's folder is closed to other users, and what
+belongs to somebody else is neither read nor written to (see ``own_store``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,9 @@ from checkpointing.format.manifest import (
 )
 from checkpointing.log.history import Generation
 from checkpointing.saving.budget import Budget, Share, oldest_first, to_free
+from checkpointing.saving.own_store import OwnStore
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Full, Missing, StoreError, check_name
-from checkpointing.stores.local import LocalStore
 
 
 def local_tier_name(run: str, lineage: str) -> str:
@@ -60,9 +60,8 @@ class LocalTier:
         verified: Callable[[], Generation | None] = lambda: None,
         free_bytes: Callable[[Path], int | None] | None = None,
     ) -> None:
-        self._store = LocalStore(folder.expanduser())
+        self._store = OwnStore(folder.expanduser(), closed=check_name(f"runs/{run}"))
         self._folder = check_name(f"runs/{run}/gen")
-        self._own = check_name(f"runs/{run}")
         self._num_kept = num_kept
         self._budget = budget or Budget()
         self._verified = verified
@@ -89,10 +88,6 @@ class LocalTier:
         except StoreError as error:
             return f"older saves could not be deleted: {error}"
         return unreadable_text(look.unreadable) or fewer
-
-    def check_owner(self) -> None:
-        """Raises ``Denied`` if the run's folder here belongs to another user, or is a link."""
-        self._store.check_own(self._own)
 
     def inventory(self) -> list[tuple[Cut, FilePart]]:
         """Returns all shares that are whole judging by names; their bytes are checked when they are read.
@@ -191,7 +186,6 @@ class LocalTier:
 
     def _put(self, cut: Cut, part: FilePart, data: memoryview) -> None:
         file, its_part = self._names(cut, part)
-        self._store.check_own(self._own, make=True)
         self._store.put(file, data)
         self._store.put(its_part, encode_part(cut, part))
 

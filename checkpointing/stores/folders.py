@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from errno import ELOOP, ENAMETOOLONG, ENXIO
 from io import FileIO
 from pathlib import Path
+from typing import Protocol
 
 # With ``O_PATH``, where the system has it, a folder that is only passed through need not be readable.
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
@@ -36,23 +37,33 @@ class NotOurs(OSError):
     """A folder that must belong to this user alone does not; the message says what was found."""
 
 
+class Look(Protocol):
+    """Is called with each open folder, and its name from where the descent began. It raises to refuse one."""
+
+    def __call__(self, folder: int, name: str, *, make: bool) -> None: ...
+
+
 @contextmanager
-def folder_at(path: Path, names: Sequence[str] = (), *, make: bool = False) -> Iterator[int]:
+def folder_at(
+    path: Path, names: Sequence[str] = (), *, make: bool = False, look: Look | None = None
+) -> Iterator[int]:
     """Opens a folder like ``open_folder`` and closes it at the end of the block."""
-    descriptor = open_folder(path, names, make=make)
+    descriptor = open_folder(path, names, make=make, look=look)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def open_folder(path: Path, names: Sequence[str] = (), *, make: bool = False) -> int:
+def open_folder(
+    path: Path, names: Sequence[str] = (), *, make: bool = False, look: Look | None = None
+) -> int:
     """Returns a descriptor of the folder that ``names`` lead to from ``path``. The caller closes it.
 
     Links in ``path`` are followed; ``LinkFound`` is raised if one of ``names`` is a link. ``make`` creates
-    the missing folders, each durable in its parent.
+    the missing folders, each durable in its parent. ``look`` is called with each of ``names``.
     """
-    return _descend(os.open(path, _PASS), names, make=make)
+    return _descend(os.open(path, _PASS), names, make=make, look=look)
 
 
 @contextmanager
@@ -104,7 +115,7 @@ def below(folder: int, names: Sequence[str], *, make: bool = False) -> Iterator[
         os.close(descriptor)
 
 
-def _descend(folder: int, names: Sequence[str], *, make: bool) -> int:
+def _descend(folder: int, names: Sequence[str], *, make: bool, look: Look | None = None) -> int:
     """Returns the folder below ``folder``, and closes ``folder`` even if it raises."""
     for number, name in enumerate(names, start=1):
         above = folder
@@ -115,6 +126,12 @@ def _descend(folder: int, names: Sequence[str], *, make: bool) -> int:
             raise
         finally:
             os.close(above)
+        if look is not None:
+            try:
+                look(folder, "/".join(names[:number]), make=make)
+            except BaseException:
+                os.close(folder)
+                raise
     return folder
 
 

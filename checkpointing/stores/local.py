@@ -68,29 +68,6 @@ class LocalStore:
                 "choose another with --store"
             ) from error
 
-    def check_own(self, folder: str, *, make: bool = False) -> None:
-        """Raises ``Denied`` if ``folder``, or one between it and the root, belongs to another user or is a
-        link. ``make`` makes it if it is missing, and closes it to others.
-
-        The owner of a folder above could exchange it after it was looked at.
-        """
-        names = check_name(folder).split("/")
-        for number in range(1, len(names) + 1):
-            above = "/".join(names[:number])
-            with (
-                self._as_store_errors(above),
-                suppress(FileNotFoundError),
-                self._folder(names[:number], make=make) as own,
-            ):
-                found = os.fstat(own)
-                if found.st_uid != os.geteuid():
-                    raise Denied(
-                        f"store: {self.root / above}: belongs to user {found.st_uid}, and may hold anything; "
-                        "name another folder"
-                    )
-                if make and above == folder and found.st_mode & 0o077:
-                    os.chmod(".", 0o700, dir_fd=own)
-
     def put(self, name: str, data: Buffer) -> None:
         with self._as_store_errors(name), self._written(name, data) as (folder, temporary, last):
             os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
@@ -174,12 +151,15 @@ class LocalStore:
         """Opens a folder. Only the root and the path above it may contain links."""
         if make:
             _make_directory(self.root)
-        return folder_at(self.root, names, make=make)
+        return folder_at(self.root, names, make=make, look=self._look_at)
+
+    def _look_at(self, folder: int, name: str, *, make: bool) -> None:
+        """Is called with each open folder below the root on the way to an object, and may raise."""
 
     def _open(self, name: str) -> FileIO:
         *names, last = check_name(name).split("/")
         try:
-            folder = open_folder(self.root, names)
+            folder = open_folder(self.root, names, look=self._look_at)
             try:
                 return file_in(folder, last)
             finally:

@@ -102,11 +102,11 @@ def _near_shares(repository: Repository, spec: Described) -> dict[str, list[tupl
     disk = LocalTier(Path(folder), local_tier_name(repository.run, repository.lineage()), num_kept=2)
     shares: dict[str, list[tuple[Cut, FilePart]]] = {}
     try:
-        disk.check_owner()
+        found = disk.inventory()
     except Denied:
         # No start reads it either. Whoever wrote the spec may have named any folder.
         return {}
-    for cut, part in sorted(disk.inventory(), key=lambda share: (share[0].term, share[0].number)):
+    for cut, part in sorted(found, key=lambda share: (share[0].term, share[0].number)):
         shares.setdefault(cut.generation, []).append((cut, part))
     return shares
 

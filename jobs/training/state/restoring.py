@@ -78,6 +78,8 @@ class _Source:
     repository: Repository
     disk: LocalTier | None
     term: int | None
+    # What this node's disk had when the restore began: a later look may fail, where others would wait.
+    shares: Sequence[tuple[Cut, FilePart]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,20 +158,19 @@ def restore_own(
     disk: LocalTier | None,
 ) -> ResumePoint:
     """Fills ``state`` from the run's newest generation that can be loaded, if there is any. Collective."""
-    disk, problem = _readable(disk, context)
-    source = _Source(repository=repository, disk=disk, term=saved.term)
+    shares, problem = _shares_here(disk, context)
+    source = _Source(repository=repository, disk=None if problem else disk, term=saved.term, shares=shares)
     start = _restore(saved, context, state, source)
     return replace(start, warning="; ".join(filter(None, [problem, start.warning])) or None)
 
 
-def _readable(disk: LocalTier | None, context: Context) -> tuple[LocalTier | None, str | None]:
+def _shares_here(
+    disk: LocalTier | None, context: Context
+) -> tuple[Sequence[tuple[Cut, FilePart]], str | None]:
     try:
-        if disk is not None:
-            disk.check_owner()
-            disk.inventory()
+        return disk.inventory() if disk else (), None
     except StoreError as error:
-        return None, f"rank {context.rank}: the saves on this node can't be read: {error}"
-    return disk, None
+        return (), f"rank {context.rank}: the saves on this node can't be read: {error}"
 
 
 def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _Source) -> ResumePoint:
@@ -247,15 +248,14 @@ def _stretches_of(cut: Cut) -> RecordedStretches:
 
 def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str, str]) -> _Offer:
     """Rank 0's choice, made from the log and from what all ranks have on their disks. Collective."""
-    shares = source.disk.inventory() if source.disk else []
-    by_rank = gather([(cut, part.rank) for cut, part in shares], list[tuple[Cut, int]])
+    by_rank = gather([(cut, part.rank) for cut, part in source.shares], list[tuple[Cut, int]])
     on_disk = _complete_on_disk(by_rank, saved)
     offer = _shared_offer(_decide(saved, source, refused, on_disk) if context.rank == 0 else None)
     if offer.decision is None or offer.decision.chosen is None:
         return offer
     name = offer.decision.chosen.name
     if any(one.name == name for one in on_disk):
-        offer = replace(offer, shares=[share for share in shares if share[0].generation == name])
+        offer = replace(offer, shares=[share for share in source.shares if share[0].generation == name])
     if offer.manifest is not None:
         return offer
     try:
