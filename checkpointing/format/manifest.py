@@ -13,7 +13,8 @@ from math import ceil, prod
 from typing import Any
 
 from checkpointing.errors import Corrupt
-from checkpointing.log.codec import MAC_BYTES, brief, is_count, is_generation_name, seal, unseal
+from checkpointing.log.bounded_json import excess_of
+from checkpointing.log.codec import MAC_BYTES, brief, excess_in, is_count, is_generation_name, seal, unseal
 from checkpointing.log.field_types import check_types
 from checkpointing.stores.contract import is_name
 
@@ -36,6 +37,9 @@ DTYPE_BYTES: Mapping[str, int] = {
 _MOST_RANKS = 2**16
 _MOST_TENSORS = 2**20
 _MOST_DIMENSIONS = 16
+# Each record of the log repeats them for each kept generation, and a search holds those of all it finds.
+_MOST_METRICS = 10_000
+_MOST_METRIC_CHARS = 10**6
 MOST_FILE_BYTES = 2**44
 MOST_MANIFEST_BYTES = 2**28
 
@@ -176,7 +180,17 @@ def encode_manifest(manifest: Manifest, *, log: str | None = None) -> bytes:
             f"the manifest of {manifest.cut.world_size} ranks has {len(data):,} bytes, and a restart "
             f"reads at most {MOST_MANIFEST_BYTES:,}; save with fewer ranks"
         )
+    refuse_excess(manifest.cut, data)
     return data
+
+
+def refuse_excess(cut: Cut, root: bytes, *beside: bytes) -> None:
+    """Raises ``TooLargeToRead`` if one of a manifest's objects holds more values than a reader takes."""
+    if excess := excess_in(root) or next(filter(None, map(excess_of, beside)), None):
+        raise TooLargeToRead(
+            f"the manifest of {cut.world_size} ranks has {excess}, and a restart does not read so many; "
+            "keep large lists of your state in tensors"
+        )
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -209,6 +223,8 @@ def check_cut(cut: Cut) -> None:
     demand(is_generation_name(cut.generation), f"a generation named {cut.generation!r}")
     check_types(cut)
     demand(0 < cut.world_size <= _MOST_RANKS, f"world size {cut.world_size}")
+    are_few = len(cut.metrics) <= _MOST_METRICS and sum(map(len, cut.metrics)) <= _MOST_METRIC_CHARS
+    demand(are_few, f"{len(cut.metrics)} metrics")
 
 
 def _check_part(part: FilePart, world_size: int) -> None:

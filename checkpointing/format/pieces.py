@@ -33,6 +33,7 @@ from checkpointing.format.manifest import (
     check_tensor,
     demand,
     piece_name,
+    refuse_excess,
 )
 from checkpointing.format.records import (
     Record,
@@ -46,6 +47,7 @@ from checkpointing.format.records import (
     table_of,
 )
 from checkpointing.format.splits import Split
+from checkpointing.log.bounded_json import parsed
 from checkpointing.log.codec import LOG_BYTES, MAC_BYTES, brief, is_count, seal, unseal
 
 # Up to so many shards and digests, a manifest of one object has about 256 KiB: less than a second request.
@@ -168,6 +170,7 @@ def joined(cut: Cut, table: Table, records: Sequence[Record]) -> Encoded:
             f"the manifest of {cut.world_size} ranks has {total:,} bytes, and a restart "
             f"reads at most {MOST_MANIFEST_BYTES:,}; save with fewer ranks"
         )
+    refuse_excess(cut, encoded.root, *objects.values())
     return encoded
 
 
@@ -339,9 +342,9 @@ def _body(ref: ObjectRef, data: bytes) -> dict[str, Any]:
     if _sha256(data) != ref.sha256:
         raise Corrupt(f"{ref.name} is not the one that the manifest names")
     try:
-        body = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise Corrupt(f"{ref.name} is not JSON: {brief(error)}") from error
+        body = parsed(data)
+    except ValueError as error:
+        raise Corrupt(f"{ref.name} {brief(error)}") from error
     demand(isinstance(body, dict), f"{ref.name} that is no object")
     found: dict[str, Any] = body
     return found

@@ -1,10 +1,11 @@
 """Finds what is wrong with a run's log and generations. Only ``repair_hint`` writes; all else only reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.loading import verify
@@ -17,10 +18,13 @@ from checkpointing.log.trust import log_folder
 from checkpointing.stores.contract import Missing, Store
 
 _NUM_THREADS = 8
-# Each record repeats the whole view, so a long log is read in batches to bound memory.
+# Each record repeats the whole view, so a long log is read in batches to bound memory, and large records one
+# after the other.
 _BATCH = 64
 # So many records of saves may be newer than the hint: those of one, and of two before it that failed.
 _MOST_LATE = 4
+
+Found = TypeVar("Found", bound=LogRecord | None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +116,14 @@ def _records(store: Store, run: str, numbers: Sequence[int]) -> Iterator[LogReco
     log = Log(store, run)
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="audit") as pool:
         for start in range(0, len(numbers), _BATCH):
-            yield from pool.map(partial(_record, log), numbers[start : start + _BATCH])
+            batch = numbers[start : start + _BATCH]
+            for number, found in zip(batch, pool.map(partial(_record, log.small_record), batch), strict=True):
+                yield found or _record(log.record, number)
 
 
-def _record(log: Log, number: int) -> LogRecord | AuditFinding:
+def _record(read: Callable[[int], Found], number: int) -> Found | AuditFinding:
     try:
-        return log.record(number)
+        return read(number)
     except Corrupt as error:
         return AuditFinding(place=f"record {number}", says=f"can't be believed: {error}")
 
@@ -145,8 +151,8 @@ def _is_of_a_running_run(log: Log, hint: int, newest: int) -> bool:
     its last record.
     """
     if hint > newest:
-        return isinstance(_record(log, hint), LogRecord)
-    late = [_record(log, number) for number in range(max(hint, newest - _MOST_LATE) + 1, newest + 1)]
+        return isinstance(_record(log.record, hint), LogRecord)
+    late = [_record(log.record, number) for number in range(max(hint, newest - _MOST_LATE) + 1, newest + 1)]
     are_of_saves = all(
         isinstance(one, LogRecord) and isinstance(one.entry, Commit | Verified) for one in late
     )

@@ -14,7 +14,7 @@ others: anybody who may write to the store may have planted them.
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 
 from checkpointing.errors import NothingToResume
@@ -89,7 +89,8 @@ class Repository:
         """See ``Log.lineage``. The log must have a first record."""
         return self._log.lineage()
 
-    def records(self) -> list[LogRecord]:
+    def records(self) -> Iterator[LogRecord]:
+        """See ``Log.records``."""
         return self._log.records()
 
     @property

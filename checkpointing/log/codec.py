@@ -13,6 +13,7 @@ from typing import Any
 
 from checkpointing.errors import Corrupt
 from checkpointing.log import history
+from checkpointing.log.bounded_json import excess_of, parsed
 from checkpointing.log.field_types import MOST_COUNT, check_types
 from checkpointing.log.history import Entry, Generation, LogView
 from checkpointing.stores.contract import is_name
@@ -165,12 +166,18 @@ def unseal(data: bytes, schema: int = SCHEMA) -> dict[str, Any]:
     """Checks the digest before the body is parsed, and returns the body."""
     text = sealed_text(data, schema)
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Corrupt(f"is not JSON: {error}") from error
+        body = parsed(text)
+    except ValueError as error:
+        raise Corrupt(brief(error)) from error
     if not isinstance(body, dict):
         raise Corrupt("is JSON, but not an object")
     return body
+
+
+def excess_in(data: bytes) -> str | None:
+    """Says why ``unseal`` refuses what ``seal`` made for its extent; None if it does not."""
+    head = _HEAD.match(data)
+    return excess_of(data[head.end() : -1]) if head else None
 
 
 def sealed_text(data: bytes, schema: int = SCHEMA) -> bytes:

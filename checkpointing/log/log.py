@@ -21,12 +21,12 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt, Fenced
-from checkpointing.log.codec import MOST_TERM, LogRecord, encode
+from checkpointing.log.codec import MOST_TERM, LogRecord, encode, excess_in
 from checkpointing.log.history import Entry, Fresh, Lease, LogView, after
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.log.trust import MOST_RECORD_BYTES, Trust, log_folder, slot_name
@@ -38,6 +38,7 @@ _RECORD = re.compile(r"([0-9]{12})\.json")
 # Other writers append rarely: this many lost races in a row mean that something is broken.
 _MOST_RACES = 1000
 _MOST_HINT_BYTES = 4096
+_MOST_SMALL_BYTES = 2**20
 # Anybody may plant a wrong hint, or junk under a far number. Neither must use the numbers up.
 _MOST_SKIPPED = 10**6
 MOST_RECORDS = 10**12
@@ -143,7 +144,7 @@ class Log:
             self._trust.refuse_to_append_unsigned()
             record = self._next(entry)
             data = self._trust.sign(record.number, entry, encode(record))
-            self._refuse_too_large(len(data))
+            self._refuse_too_large(data)
             if (winner := self._create(record.number, data)) != data:
                 self._step_forward(bytes(winner or b""))
                 continue
@@ -225,13 +226,17 @@ class Log:
         """Returns record ``number``; raises ``Corrupt`` if it is missing, damaged or not to be believed."""
         return self._get(number)
 
-    def records(self) -> list[LogRecord]:
-        """Returns all records except damaged ones; for people and tools."""
-        found = []
+    def small_record(self, number: int) -> LogRecord | None:
+        """Returns what ``record`` does; None if it has more than 1 MiB, which is not read then."""
+        with suppress(TooLarge):
+            return self._believed(number, most_bytes=_MOST_SMALL_BYTES)
+        return None
+
+    def records(self) -> Iterator[LogRecord]:
+        """Yields all records except damaged ones, each with a view of its own; for people and tools."""
         for number in sorted(numbers_in(self._store.list(self._folder))):
             with suppress(Corrupt):
-                found.append(self._get(number))
-        return found
+                yield self._get(number)
 
     def _next(self, entry: Entry) -> LogRecord:
         number, record_id = self._number + 1, secrets.token_hex(8)
@@ -244,12 +249,15 @@ class Log:
             log=self._trust.id_to_write(number, record_id),
         )
 
-    def _refuse_too_large(self, num_bytes: int) -> None:
+    def _refuse_too_large(self, data: bytes) -> None:
         """What a reader takes for damage is not written: all later records would be as large."""
-        if num_bytes > MOST_RECORD_BYTES:
+        excess = excess_in(data)
+        if len(data) > MOST_RECORD_BYTES:
+            excess = f"{len(data):,} bytes, and a reader takes at most {MOST_RECORD_BYTES:,}"
+        if excess:
             raise StoreError(
-                f"log: {self._folder}: the next record would have {num_bytes:,} bytes, and a reader takes at "
-                f"most {MOST_RECORD_BYTES:,}; let fewer saves stay (checkpoint.retention, checkpoints unpin)"
+                f"log: {self._folder}: the next record would have {excess}; "
+                "let fewer saves stay (checkpoint.retention, checkpoints unpin)"
             )
 
     def _create(self, number: int, data: bytes) -> Buffer | None:
@@ -303,11 +311,15 @@ class Log:
 
     def _get(self, number: int) -> LogRecord:
         try:
-            data = get_bounded(self._store, self._slot(number), most_bytes=MOST_RECORD_BYTES)
-        except Missing as error:
-            raise Corrupt(f"record {number} of the log is gone") from error
+            return self._believed(number, most_bytes=MOST_RECORD_BYTES)
         except TooLarge as error:
             raise Corrupt(f"record {number} of the log {error}") from error
+
+    def _believed(self, number: int, *, most_bytes: int) -> LogRecord:
+        try:
+            data = get_bounded(self._store, self._slot(number), most_bytes=most_bytes)
+        except Missing as error:
+            raise Corrupt(f"record {number} of the log is gone") from error
         return self._trust.believed(data, number)
 
     def _slot(self, number: int) -> str:

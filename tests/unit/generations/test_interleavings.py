@@ -152,7 +152,7 @@ def check(store: Store, outcomes: dict[str, object]) -> None:
         if isinstance(outcome, Exception) and not isinstance(outcome, EXPECTED):
             raise outcome
     repository = Repository(store, RUN)
-    records = repository.records()
+    records = list(repository.records())
     assert [record.number for record in records] == list(range(1, len(records) + 1))
     for before, record in pairwise(records):
         check_step(before.view, record)

@@ -100,7 +100,7 @@ def test_the_records_tell_everything_in_order() -> None:
     log = Log(MemoryStore(), "r", clock=lambda: 5.0)
     for entry in ONE_OF_EACH:
         log.append(entry)
-    records = log.records()
+    records = list(log.records())
     assert [record.entry for record in records] == list(ONE_OF_EACH)
     assert [record.number for record in records] == list(range(1, len(ONE_OF_EACH) + 1))
     assert {record.written_s for record in records} == {5.0}
