@@ -38,7 +38,8 @@ def _data(args: argparse.Namespace) -> int:
         mixture = found if isinstance(found, Mixture) else None
         if mixture and args.verify:
             raise SpecError([f"--verify: {args.what} names several sources; verify each place by itself"])
-        run = run_facts(spec, num_samples(spec, found))
+        held_out = found.held_out if found else None
+        run = run_facts(spec, num_samples(spec, found), held_out.url if held_out else None)
         sources = source_facts(mixture, run) if mixture else None
         step = step_facts(args.step, run, spec, mixture) if args.step else None
     elif args.set or args.step:

@@ -17,7 +17,8 @@ MOST_SAMPLES = 100_000
 class TokenFacts:
     """What the index says. ``num_with_sha256`` shards can be compared with it. ``row_tokens`` and
     ``num_trained_tokens`` are None if the tokens are no conversations: then all are trained on. ``end_id``
-    stands behind each document of text.
+    stands behind each document of text. ``split`` is "training" or "held-out" if a share of the documents,
+    ``held_out_share``, was held out when they were packed.
     """
 
     url: str
@@ -33,11 +34,15 @@ class TokenFacts:
     digest: str
     row_tokens: int | None
     num_trained_tokens: int | None
+    split: str | None
+    held_out_share: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a run of the spec reads. ``num_samples`` make an epoch; ``num_epochs`` may be a fraction."""
+    """What a run of the spec reads. ``num_samples`` make an epoch; ``num_epochs`` may be a fraction. The
+    ``num_held_out`` samples are the first at ``held_out_at``; null means the last of what is trained on.
+    """
 
     kind: str
     seq_len: int
@@ -48,6 +53,7 @@ class RunFacts:
     num_steps: int
     steps_per_epoch: float
     num_epochs: float
+    held_out_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,7 @@ class SourceFacts:
 
 
 def facts_of(index: TokenIndex, url: str) -> TokenFacts:
-    vocabulary, chat = index.vocabulary, index.chat
+    vocabulary, chat, split = index.vocabulary, index.chat, index.split
     return TokenFacts(
         url=url,
         num_tokens=index.num_tokens,
@@ -94,10 +100,12 @@ def facts_of(index: TokenIndex, url: str) -> TokenFacts:
         digest=index.digest,
         row_tokens=chat.seq_len if chat else None,
         num_trained_tokens=chat.num_trained if chat else None,
+        split=("held-out" if split.is_held_out else "training") if split else None,
+        held_out_share=float(split.share) if split else None,
     )
 
 
-def run_facts(spec: RunSpec, num_samples: int) -> RunFacts:
+def run_facts(spec: RunSpec, num_samples: int, held_out_at: str | None = None) -> RunFacts:
     num_steps = spec.num_steps(num_samples)
     recipe = spec.recipe(num_steps=num_steps)
     return RunFacts(
@@ -105,6 +113,7 @@ def run_facts(spec: RunSpec, num_samples: int) -> RunFacts:
         seq_len=spec.seq_len,
         num_samples=num_samples,
         num_held_out=spec.eval.samples,
+        held_out_at=held_out_at,
         samples_per_step=recipe.sequences_per_step,
         tokens_per_step=recipe.tokens_per_step,
         num_steps=num_steps,

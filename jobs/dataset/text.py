@@ -41,6 +41,9 @@ def _tokens(found: TokenFacts) -> Iterator[str]:
             f"conversations in rows of {found.row_tokens:,} tokens, of which {found.num_trained_tokens:,} "
             f"({(found.num_trained_tokens or 0) / max(1, found.num_tokens):.1%}) are trained on"
         )
+    if found.held_out_share:
+        side = {"training": "trained on", "held-out": "held out"}[found.split or ""]
+        yield f"documents that are {side}: by their hash, {found.held_out_share * 100:g}% are held out"
     yield f"digest: {found.digest}; {found.num_with_sha256:,} of {found.num_shards:,} shards have a SHA-256"
 
 
@@ -55,6 +58,8 @@ def _sources(found: Sequence[SourceFacts]) -> Iterator[str]:
 
 def _run(found: RunFacts) -> Iterator[str]:
     held_out = f", {found.num_held_out:,} held out" if found.kind == "tokens" else ""
+    if found.held_out_at:
+        held_out = f"; evaluated on the first {found.num_held_out:,} of {found.held_out_at}"
     yield f"an epoch: {found.num_samples:,} samples of {found.seq_len:,} tokens{held_out}"
     yield (
         f"a step: {found.samples_per_step:,} samples, {found.tokens_per_step:,} tokens; "

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.packing.chat.recipe import TooLong
+from jobs.packing.hold_out import HoldOut, as_hold_out
 from jobs.packing.pieces import SourceKind
 
 
@@ -52,6 +53,13 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         help="a text that spells a special token, such as <|endoftext|>, becomes it (it stays text)",
     )
     parser.add_argument(
+        "--hold-out",
+        type=_hold_out,
+        metavar="SHARE",
+        help="a share of the documents, such as 0.5%%, goes to URL/held-out for `eval: {path: ...}`; which, "
+        "their text alone decides",
+    )
+    parser.add_argument(
         "--chat", action="store_true", help="the input are conversations, in JSON, Parquet or Arrow"
     )
     parser.add_argument(
@@ -70,3 +78,10 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")
+
+
+def _hold_out(text: str) -> HoldOut:
+    try:
+        return as_hold_out(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from checkpointing.stores.contract import Conflict, Missing, Store
@@ -13,12 +14,13 @@ from jobs.commandline.store_location import store_base
 from jobs.packing.chat.options import chat_counts, chat_facts, chat_recipe, told_of_chat
 from jobs.packing.chat.recipe import ChatRecipe
 from jobs.packing.files_table import counts_of_files, told_of_files
+from jobs.packing.hold_out import HELD_OUT, HoldOut
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
 from jobs.packing.sources import find_sources, left_out, named
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
 from jobs.packing.work import Work, pack_here
-from jobs.training.task.token_index import INDEX, TokenIndex, to_json
+from jobs.training.task.token_index import INDEX, Split, TokenIndex, to_json
 from reporting.analysis.formatting import counted
 
 
@@ -44,7 +46,7 @@ def _story(args: argparse.Namespace) -> int:
     inputs = named(args.inputs)
     sources = find_sources(inputs, args.column, is_chat=chat is not None, rest=args.rest)
     ignored = [] if chat else left_out(inputs, args.column, args.rest)
-    pieces = cut_into_pieces(sources)
+    pieces, split = cut_into_pieces(sources), args.hold_out
     if not args.json and (sources or ignored):
         print(told_of_files(sources, ignored), flush=True)
     if ignored and not pieces:
@@ -54,22 +56,28 @@ def _story(args: argparse.Namespace) -> int:
         )
     if not pieces:
         raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
-    _check_vacant(store)
+    _check_vacant(store, split)
     packed = _pack(pieces, recipe, store, args, chat)
     index = _index(packed, recipe, args, chat)
-    _finish(store, index)
+    held_out = [one.held_out for one in packed if one.held_out]
+    if any(one.shard for one in held_out):
+        # First: with the training's index the packing is done.
+        _finish(store, _index(held_out, recipe, args, chat, is_held_out=True), f"{HELD_OUT}/{INDEX}")
+    _finish(store, index, INDEX)
     facts = _facts(store, index, packed) | counts_of_files(sources, ignored)
     _tell(index, packed, facts, args)
     return EXIT_OK
 
 
-def _check_vacant(store: Store) -> None:
+def _check_vacant(store: Store, split: HoldOut | None) -> None:
     store.probe()
-    try:
-        store.size(INDEX)
-    except Missing:
-        return
-    raise InputError(f"--out {store.url}: holds packed tokens already; name another place, or delete {INDEX}")
+    # A killed packing may have left the index of what is held out. Without --hold-out, these are trained on.
+    for name in (INDEX,) if split else (INDEX, f"{HELD_OUT}/{INDEX}"):
+        with suppress(Missing):
+            store.size(name)
+            raise InputError(
+                f"--out {store.url}: holds packed tokens already; name another place, or delete {name}"
+            )
 
 
 def _pack(
@@ -79,7 +87,14 @@ def _pack(
     args: argparse.Namespace,
     chat: ChatRecipe | None,
 ) -> list[Packed]:
-    work = Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url, chat=chat)
+    work = Work(
+        pieces=tuple(pieces),
+        tokenizer=recipe,
+        column=args.column,
+        store=store.url,
+        chat=chat,
+        hold_out=args.hold_out,
+    )
     # One piece is one worker's anyway: to start a Ray for it takes longer than to pack it.
     if len(pieces) == 1 and not os.environ.get("RAY_ADDRESS"):
         return pack_here(work)
@@ -92,31 +107,42 @@ def _pack(
 
 
 def _index(
-    packed: Sequence[Packed], recipe: TokenizerRecipe, args: argparse.Namespace, chat: ChatRecipe | None
+    packed: Sequence[Packed],
+    recipe: TokenizerRecipe,
+    args: argparse.Namespace,
+    chat: ChatRecipe | None,
+    *,
+    is_held_out: bool = False,
 ) -> TokenIndex:
     shards = tuple(one.shard for one in packed if one.shard)
+    if not shards and any(one.held_out and one.held_out.shard for one in packed):
+        raise InputError("--hold-out: takes all documents; give more of them, or hold out less")
     if not shards:
         what = "conversation that is used" if chat else "text"
         raise InputError(f"{args.inputs[0]}: holds no {what}; there is nothing to pack")
     vocabulary = recipe.open().vocabulary
+    split = args.hold_out and Split(share=args.hold_out.share, is_held_out=is_held_out)
     if chat is None:
-        return TokenIndex(dtype=dtype_for(vocabulary), shards=shards, vocabulary=vocabulary)
+        dtype = dtype_for(vocabulary)
+        return TokenIndex(dtype=dtype, shards=shards, vocabulary=vocabulary, split=split)
     facts = chat_facts(chat, sum(one.num_trained for one in packed))
-    return TokenIndex(dtype="uint32", shards=shards, vocabulary=vocabulary, chat=facts)
+    return TokenIndex(dtype="uint32", shards=shards, vocabulary=vocabulary, chat=facts, split=split)
 
 
-def _is_another(store: Store, index: bytes) -> bool:
-    return store.size(INDEX) != len(index) or store.get(INDEX) != index
+def _is_another(store: Store, name: str, index: bytes) -> bool:
+    return store.size(name) != len(index) or store.get(name) != index
 
 
-def _finish(store: Store, index: TokenIndex) -> None:
+def _finish(store: Store, index: TokenIndex, name: str) -> None:
     try:
-        store.create(INDEX, to_json(index))
+        store.create(name, to_json(index))
     except Conflict:
-        # Our own try whose answer was lost, or another packing of the same input, may have written it.
-        if _is_another(store, to_json(index)):
+        # Our own try whose answer was lost, a killed one, or another packing of the same input, may have
+        # written it.
+        if _is_another(store, name, to_json(index)):
             raise InputError(
-                f"--out {store.url}: somebody has packed other tokens there meanwhile; name another place"
+                f"--out {store.url}: somebody has packed other tokens there meanwhile; name another place, "
+                f"or delete {name}"
             ) from None
 
 
@@ -133,7 +159,18 @@ def _facts(store: Store, index: TokenIndex, packed: Sequence[Packed]) -> dict[st
         "vocab_size": index.vocabulary.size,
         "digest": index.digest,
         "num_special_tokens": sum(one.num_special for one in packed),
+        "held_out": _facts_of_held_out(store, packed) if index.split else None,
         **(chat_counts(index.chat, packed) if index.chat else {}),
+    }
+
+
+def _facts_of_held_out(store: Store, packed: Sequence[Packed]) -> dict[str, Any]:
+    held_out = [one.held_out for one in packed if one.held_out]
+    shards = [one.shard for one in held_out if one.shard]
+    return {
+        "url": f"{store.url}/{HELD_OUT}" if shards else None,
+        "num_documents": sum(one.num_documents for one in held_out),
+        "num_tokens": sum(shard.num_tokens for shard in shards),
     }
 
 
@@ -155,3 +192,8 @@ def _tell(
         became = "became them" if args.special_tokens else "stayed text (--special-tokens)"
         print(f"{num_special:,} times the text spells special tokens of the tokenizer, which {became}")
     print(f"train on them with data: {{kind: tokens, path: {facts['url']}}}")
+    if held_out := facts["held_out"]:
+        documents = counted(held_out["num_documents"], kind)
+        print(f"held out: {documents}, {counted(held_out['num_tokens'], 'token')}")
+        if held_out["url"]:
+            print(f"evaluate on them with eval: {{path: {held_out['url']}}}")

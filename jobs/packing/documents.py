@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.packing.formats import columns, csv_rows, json_array
-from jobs.packing.formats.lines import PART_BYTES, decoded, line_number, lines_in, parts_in, whole_characters
+from jobs.packing.formats.lines import (
+    PART_BYTES,
+    decoded,
+    first_bytes,
+    line_number,
+    lines_in,
+    parts_in,
+    whole_characters,
+)
+from jobs.packing.hold_out import HEAD_BYTES
 from jobs.packing.pieces import InputError, SourceKind, TextSpan
 
 
@@ -50,6 +59,19 @@ def texts_of(span: TextSpan, column: str) -> Iterator[Text]:
     """Yields the texts of ``span``, without empty ones. Every ``OSError`` names the file."""
     try:
         yield from (text for text in _texts(span, column) if text.text or text.is_end)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, span.path) from None
+
+
+def head_of(span: TextSpan, text: Text) -> bytes:
+    """The first ``HEAD_BYTES`` bytes of the document of which ``text`` is the first part in ``span``.
+
+    They are the same in whichever pieces the document is packed. Every ``OSError`` names the file.
+    """
+    if span.kind != "text" or (text.is_end and not span.start):
+        return text.text[:HEAD_BYTES].encode()[:HEAD_BYTES]
+    try:
+        return first_bytes(span.path, HEAD_BYTES)
     except OSError as error:
         raise OSError(error.errno, error.strerror, span.path) from None
 

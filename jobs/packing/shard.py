@@ -1,11 +1,12 @@
-"""Packs one piece of the input into one shard in the store."""
+"""Packs one piece of the input into one shard in the store, and what is held out of it into another."""
 
 import hashlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkpointing.stores.contract import Store
-from jobs.packing.documents import texts_of
+from jobs.packing.documents import Text, head_of, texts_of
+from jobs.packing.hold_out import HELD_OUT, HoldOut
 from jobs.packing.long_texts import Parts
 from jobs.packing.pieces import InputPiece
 from jobs.packing.tokenizing import Tokenizer
@@ -20,7 +21,7 @@ class Packed:
 
     Of chat data, documents are conversations. ``num_trained`` tokens are an assistant's. ``num_cut``
     conversations lack their end, and ``num_left_out`` are not there. ``num_special`` times a text spells one
-    of the tokenizer's special tokens.
+    of the tokenizer's special tokens. ``held_out`` is what of the piece is held out, if anything may be.
     """
 
     number: int
@@ -30,38 +31,64 @@ class Packed:
     num_cut: int = 0
     num_left_out: int = 0
     num_special: int = 0
+    held_out: "Packed | None" = None
 
 
 def dtype_for(vocabulary: Vocabulary) -> TokenDtype:
     return "uint16" if vocabulary.size <= 2**16 else "uint32"
 
 
-def pack_piece(piece: InputPiece, tokenizer: Tokenizer, column: str, store: Store) -> Packed:
+def pack_piece(
+    piece: InputPiece, tokenizer: Tokenizer, column: str, store: Store, hold_out: HoldOut | None = None
+) -> Packed:
     """Packs one piece. The shard's name contains its digest, so other bytes never overwrite it."""
-    ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
-    num_documents = num_special = 0
-    parts = Parts(tokenizer)
-    for text in (text for span in piece.spans for text in texts_of(span, column)):
-        num_special += tokenizer.num_special(text.text)
-        for found in parts.ids(text):
-            ids.extend(found)
+    to_train_on, held_out = _Side(tokenizer), _Side(tokenizer)
+    for span in piece.spans:
+        side: _Side | None = None
+        for text in texts_of(span, column):
+            if side is None:
+                side = held_out if hold_out and hold_out.takes(head_of(span, text)) else to_train_on
+            side.add(text)
+            if text.is_end:
+                side = None
+    packed = to_train_on.packed(piece, store)
+    return replace(packed, held_out=held_out.packed(piece, store, f"{HELD_OUT}/")) if hold_out else packed
+
+
+class _Side:
+    """The documents of a piece that are trained on, or those that are held out."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._parts = Parts(tokenizer)
+        self._ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
+        self._num_documents = self._num_special = 0
+
+    def add(self, text: Text) -> None:
+        self._num_special += self._tokenizer.num_special(text.text)
+        for found in self._parts.ids(text):
+            self._ids.extend(found)
         if text.is_end:
-            num_documents += 1
-            if tokenizer.end_id is not None:
-                ids.append(tokenizer.end_id)
-    for found in parts.close():
-        ids.extend(found)
-    shard = stored(piece, ids, max(ids, default=0), store)
-    return Packed(
-        number=piece.number,
-        num_documents=num_documents if shard else 0,
-        shard=shard,
-        num_special=num_special,
-    )
+            self._num_documents += 1
+            if self._tokenizer.end_id is not None:
+                self._ids.append(self._tokenizer.end_id)
+
+    def packed(self, piece: InputPiece, store: Store, folder: str = "") -> Packed:
+        for found in self._parts.close():
+            self._ids.extend(found)
+        shard = stored(piece, self._ids, max(self._ids, default=0), store, folder)
+        return Packed(
+            number=piece.number,
+            num_documents=self._num_documents if shard else 0,
+            shard=shard,
+            num_special=self._num_special,
+        )
 
 
-def stored(piece: InputPiece, tokens: "array[int]", largest_id: int, store: Store) -> TokenShard | None:
-    """Stores the tokens of a piece; None if there are none."""
+def stored(
+    piece: InputPiece, tokens: "array[int]", largest_id: int, store: Store, folder: str = ""
+) -> TokenShard | None:
+    """Stores the tokens of a piece in ``folder``, which ends with a slash; None if there are none."""
     if not tokens:
         return None
     data = tokens.tobytes()
@@ -72,5 +99,5 @@ def stored(piece: InputPiece, tokens: "array[int]", largest_id: int, store: Stor
         sha256=digest,
         largest_id=largest_id,
     )
-    store.put(shard.name, data)
+    store.put(folder + shard.name, data)
     return shard

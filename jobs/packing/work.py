@@ -10,6 +10,7 @@ from checkpointing.stores.contract import StoreError, Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.packing.chat.piece import pack_chat_piece
 from jobs.packing.chat.recipe import ChatRecipe
+from jobs.packing.hold_out import HoldOut
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed
 from jobs.packing.shard import Packed, pack_piece
 from jobs.packing.tokenizing import Tokenizer, TokenizerRecipe
@@ -25,6 +26,7 @@ class Work:
     column: str
     store: str
     chat: ChatRecipe | None = None
+    hold_out: HoldOut | None = None
 
 
 def pack_here(work: Work) -> list[Packed]:
@@ -39,7 +41,7 @@ def pack_here(work: Work) -> list[Packed]:
 def row_of(number: int, work: Work) -> dict[str, Any]:
     """Packs one piece. Returns problems as values: Ray would retry a raised error and wrap its message."""
     piece = work.pieces[number]
-    answer = {"number": piece.number, "problem": "", "is_input": False, **_NO_COUNTS, **_NO_SHARD}
+    answer = {"number": piece.number, "problem": "", "is_input": False, **_NOTHING}
     try:
         packed = _packed_piece(piece, work)
     except OSError as error:
@@ -47,8 +49,8 @@ def row_of(number: int, work: Work) -> dict[str, Any]:
         return {**answer, "problem": f"{where}; every node must see it there", "is_input": True}
     except (InputError, StoreError) as error:
         return {**answer, "problem": str(error), "is_input": isinstance(error, InputError)}
-    shard = asdict(packed.shard) if packed.shard else {}
-    return {**answer, **{name: getattr(packed, name) for name in _NO_COUNTS}, **shard}
+    held_out = {_OF_HELD_OUT + name: value for name, value in _values(packed.held_out).items()}
+    return {**answer, **_values(packed), **held_out}
 
 
 def results_of(rows: Iterable[dict[str, Any]]) -> list[Packed]:
@@ -63,8 +65,8 @@ def results_of(rows: Iterable[dict[str, Any]]) -> list[Packed]:
 def _packed_piece(piece: InputPiece, work: Work) -> Packed:
     tokenizer, store = _tokenizer(work.tokenizer), open_store(work.store)
     if work.chat:
-        return pack_chat_piece(piece, tokenizer, work.column, work.chat, store)
-    return pack_piece(piece, tokenizer, work.column, store)
+        return pack_chat_piece(piece, tokenizer, work.column, work.chat, store, work.hold_out)
+    return pack_piece(piece, tokenizer, work.column, store, work.hold_out)
 
 
 @lru_cache(maxsize=1)
@@ -78,6 +80,27 @@ _NO_COUNTS = {"num_documents": 0, "num_trained": 0, "num_cut": 0, "num_left_out"
 _NO_SHARD = {"name": "", "num_tokens": 0, "sha256": "", "largest_id": 0}
 
 
-def _packed(row: dict[str, Any]) -> Packed:
-    shard = TokenShard(**{key: row[key] for key in _NO_SHARD}) if row["name"] else None
-    return Packed(number=row["number"], shard=shard, **{name: row[name] for name in _NO_COUNTS})
+_OF_HELD_OUT = "held_out_"
+_NOTHING = {
+    prefix + name: value
+    for prefix in ("", _OF_HELD_OUT)
+    for name, value in {**_NO_COUNTS, **_NO_SHARD}.items()
+}
+
+
+def _values(packed: Packed | None) -> dict[str, Any]:
+    if packed is None:
+        return {}
+    shard = asdict(packed.shard) if packed.shard else {}
+    return {**{name: getattr(packed, name) for name in _NO_COUNTS}, **shard}
+
+
+def _packed(row: dict[str, Any], prefix: str = "") -> Packed:
+    """``held_out`` is there also if nothing may be held out; then it holds nothing."""
+    shard = TokenShard(**{key: row[prefix + key] for key in _NO_SHARD}) if row[prefix + "name"] else None
+    return Packed(
+        number=row["number"],
+        shard=shard,
+        held_out=None if prefix else _packed(row, _OF_HELD_OUT),
+        **{name: row[prefix + name] for name in _NO_COUNTS},
+    )

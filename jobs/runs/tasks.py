@@ -26,6 +26,9 @@ from jobs.training.data.mixture import weights_text
 from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.task.task import Mixture, Origin, Task, Tokens
 
+# No source of a mixture can have this name.
+_HELD_OUT = "held+out"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
@@ -165,12 +168,15 @@ class Tasks:
         """The data, with what earlier attempts of this life found out about their bytes."""
         match self._tokens:
             case Tokens() as tokens:
-                return self._with_ledger(tokens, None)
-            case Mixture(sources=sources):
+                return replace(self._with_ledger(tokens, None), held_out=self._held_out(tokens))
+            case Mixture(sources=sources) as mixture:
                 known = (replace(one, tokens=self._with_ledger(one.tokens, one.name)) for one in sources)
-                return Mixture(sources=tuple(known))
+                return Mixture(sources=tuple(known), held_out=self._held_out(mixture))
             case None:
                 return None
+
+    def _held_out(self, data: Data) -> Tokens | None:
+        return data.held_out and self._with_ledger(data.held_out, _HELD_OUT)
 
     def _with_ledger(self, tokens: Tokens, source: str | None) -> Tokens:
         store, view = self._repository.store, self._repository.view
@@ -202,4 +208,7 @@ def described_run(spec: RunSpec, data: Data | None) -> Mapping[str, Any]:
                 "mixture": weights_text(data),
                 "end_id": sources[0].tokens.end_id,
             }
+    if data:
+        # None is kept too: then what is held out is not trained on.
+        described["eval"]["digest"] = data.held_out.index.digest if data.held_out else None
     return described

@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -40,14 +41,27 @@ _SHORTEST_DIGEST = 12
 
 
 def find_data(spec: RunSpec) -> Data | None:
-    """The tokens or the mixture to train on; None for synthetic data. Raises as ``find_tokens`` does."""
-    return _mixture(spec) if spec.data.sources else find_tokens(spec)
+    """The tokens or the mixture to train on, and what to evaluate on; None for synthetic data. Raises as
+    ``find_tokens`` does.
+    """
+    data = _mixture(spec) if spec.data.sources else find_tokens(spec)
+    if data is None or spec.eval.path is None:
+        return data
+    held_out = _tokens_at(spec, spec.eval.path, "eval.path", num_held_out=0)
+    if problem := _wrong_held_out(spec, held_out, places_of(data)):
+        raise SpecError([f"eval.path: {held_out.url} {problem}"])
+    # A cache makes room for what is trained on; these few samples are read in place.
+    return replace(data, held_out=replace(held_out, cache=None))
+
+
+def places_of(data: Data | None) -> list[Tokens]:
+    """The tokens of all sources that are trained on."""
+    return [data] if isinstance(data, Tokens) else [one.tokens for one in data.sources] if data else []
 
 
 def check_kernel(spec: RunSpec, group: WorkerGroup, data: Data | None) -> None:
     """Raises ``SpecError`` if the rows need a mask, which flash takes on no device but a CPU."""
-    places = [data] if isinstance(data, Tokens) else [one.tokens for one in data.sources] if data else []
-    is_masked = any(tokens.index.chat or tokens.end_id is not None for tokens in places)
+    is_masked = any(tokens.index.chat or tokens.end_id is not None for tokens in places_of(data))
     if spec.attention == "flash" and is_masked and group.vendor != "cpu" and not group.simulated:
         raise SpecError(
             [
@@ -67,14 +81,52 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         _check_room(spec, spec.data.samples, f"data.samples: {spec.data.samples:,} samples")
         return None
     assert spec.data.path is not None
-    tokens = _tokens_at(spec, spec.data.path, "data.path", num_held_out=spec.eval.samples)
+    num_held_out = _num_held_out(spec)
+    tokens = _tokens_at(spec, spec.data.path, "data.path", num_held_out=num_held_out)
+    beside = f" beside {num_held_out:,} held out (eval.samples)" if num_held_out else ""
     _check_room(
         spec,
         tokens.windows.num_samples,
         f"data: {tokens.url} has {tokens.index.num_tokens:,} tokens, {tokens.windows.num_samples:,} samples "
-        f"of seq_len {spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
+        f"of seq_len {spec.seq_len}{beside}",
     )
     return tokens
+
+
+def _num_held_out(spec: RunSpec) -> int:
+    """How many samples of the training data are held out."""
+    return 0 if spec.eval.path else spec.eval.samples
+
+
+def _wrong_held_out(spec: RunSpec, held_out: Tokens, places: Sequence[Tokens]) -> str | None:
+    num_samples, first, split = held_out.windows.num_samples, places[0], held_out.index.split
+    larger = [one.url for one in places if split and _share(one.index) < split.share]
+    if any(shard.name.endswith(PARQUET) for shard in held_out.index.shards):
+        return "holds Parquet files of ids; expected what `longhaul pack` wrote, or a .bin"
+    if bool(held_out.index.chat) != bool(first.index.chat):
+        return f"and {first.url} are not both conversations; expected the same of both"
+    if _digest_of(held_out) != _digest_of(first) or held_out.end_id != first.end_id:
+        return f"was packed with another tokenizer than {first.url}; pack one of them again"
+    if split and not split.is_held_out:
+        return "is what a packing left for training; expected the folder held-out below it"
+    if held_out.index.digest in {one.index.digest for one in places}:
+        return "is trained on; expected other documents, such as `longhaul pack --hold-out` keeps apart"
+    if larger:
+        return (
+            f"holds a larger share of documents than was held out of {larger[0]}, so it may have documents "
+            "that are trained on; pack both with the same --hold-out"
+        )
+    if num_samples < spec.eval.samples:
+        return (
+            f"has {num_samples:,} samples of seq_len {spec.seq_len}, but eval.samples is "
+            f"{spec.eval.samples:,}; expected at most {num_samples:,}"
+        )
+    return None
+
+
+def _share(index: TokenIndex) -> Fraction:
+    """The share of documents that was held out; 1 if nothing says what was."""
+    return index.split.share if index.split else Fraction(1)
 
 
 def _tokens_at(spec: RunSpec, path: str, key: str, *, num_held_out: int) -> Tokens:
@@ -97,7 +149,7 @@ def _mixture(spec: RunSpec) -> Mixture:
     """Each source holds out as many samples as the others, so that what is trained on needs no weights."""
     named = spec.data.sources
     weights = whole_weights([source.weight for source in named])
-    num_held_out = -(-spec.eval.samples // len(named))
+    num_held_out = -(-_num_held_out(spec) // len(named))
     sources = tuple(
         WeightedTokens(
             name=source.name,

@@ -20,7 +20,7 @@ _KEPT = ("model", "weights", "seed", "precision", "seq_len")
 _KEPT_SECTIONS = ("model", "optimizer", "data")
 # These keys say where tokens are and how they are checked. The tokens' digest says which they are, and
 # ``data.mixture`` which sources are mixed in which order.
-_OF_PLACE = ("data.path", "data.sources", "data.tokenizer", "data.local.dir", "data.local.gib")
+_OF_PLACE = ("data.path", "data.sources", "data.tokenizer", "data.local.dir", "data.local.gib", "eval.path")
 _BATCH = "world_size x micro_batch x grad_accum"
 
 
@@ -77,7 +77,7 @@ def _is_kept(key: str, asks: Described) -> bool:
         # The number of held-out samples must stay: it decides which samples are trained on.
         if key == "data.samples":
             return False
-        if key == "eval.samples":
+        if key in ("eval.samples", "eval.digest"):
             return True
     return key in _KEPT or key.partition(".")[0] in _KEPT_SECTIONS
 
@@ -89,6 +89,8 @@ def _found(run: str, before: object, now: object) -> str:
 def _how_back(key: str, before: object, asks: Described) -> str:
     if key == "data.digest":
         return f"put the tokens back at {asks.get('data.path') or 'the places of the sources'}"
+    if key == "eval.digest":
+        return "put back what it is evaluated on (eval.path), or leave eval.path out as it did"
     if key == "data.mixture":
         return "name the same sources in the same order; their weights may change"
     if key.startswith("model."):

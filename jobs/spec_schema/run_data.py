@@ -74,7 +74,11 @@ class Data(Strict):
 
 
 class EvaluationSettings(Strict):
-    """Evaluates the loss on held-out samples every so many steps; 0 means never."""
+    """Evaluates the loss on held-out samples every so many steps; 0 means never.
+
+    With ``path`` the samples are the first of the tokens there, and nothing of the training data is held out.
+    """
 
     every_steps: Every = 0
     samples: Count = 64
+    path: Annotated[str, Field(min_length=1)] | None = None

@@ -147,6 +147,8 @@ class RunSpec(SpecFile):
             raise ValueError("epochs: and steps exclude each other; give one (--set steps= takes it away)")
         if reason := refusal(self.world_size.min, self.world_size.max, self._batch):
             raise ValueError(reason)
+        if self.eval.path is not None and self.data.kind == "synthetic":
+            raise ValueError("eval.path: is for tokens; leave it out, or use data: {kind: tokens}")
         cache, saves = self.data.local.dir, self.checkpoint.local.dir
         if cache and saves and (reason := folder_conflict(cache, saves)):
             raise ValueError(reason)

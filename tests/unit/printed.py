@@ -471,8 +471,19 @@ class SeenFromOutside:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """``url`` is null if no document was held out."""
+
+    url: str | None
+    num_documents: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Packed:
-    """The last four are there if conversations were packed."""
+    """The last four are there if conversations were packed. ``held_out`` is null without --hold-out; other
+    numbers are those of the rest.
+    """
 
     url: str
     num_documents: int
@@ -484,6 +495,7 @@ class Packed:
     vocab_size: int
     digest: str
     num_special_tokens: int
+    held_out: HeldOut | None
     num_files: dict[str, int]
     num_ignored_files: int
     seq_len: Annotated[int, _MAYBE]

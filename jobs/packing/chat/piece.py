@@ -1,16 +1,21 @@
 """Packs one piece of chat data into one shard in the store."""
 
+import hashlib
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from checkpointing.stores.contract import Store
-from jobs.packing.chat.conversations import conversation
+from jobs.packing.chat.conversations import Message, conversation
 from jobs.packing.chat.masks import trained
 from jobs.packing.chat.recipe import ChatRecipe, ChatTemplate
 from jobs.packing.chat.rows import Rows, flagged
 from jobs.packing.chat.sandbox import Template
 from jobs.packing.chat.spans import rendered
 from jobs.packing.documents import Place, values_of
+from jobs.packing.hold_out import HELD_OUT, HoldOut
 from jobs.packing.pieces import InputError, InputPiece
 from jobs.packing.shard import Packed, stored
 from jobs.packing.tokenizing import Tokenizer
@@ -18,25 +23,56 @@ from jobs.training.task.token_index import ID_MASK, TRAINED
 
 
 def pack_chat_piece(
-    piece: InputPiece, tokenizer: Tokenizer, column: str, recipe: ChatRecipe, store: Store
+    piece: InputPiece,
+    tokenizer: Tokenizer,
+    column: str,
+    recipe: ChatRecipe,
+    store: Store,
+    hold_out: HoldOut | None = None,
 ) -> Packed:
     """Packs one piece, as ``pack_piece`` does with text."""
-    rows = Rows(recipe.seq_len)
-    counts = {"num_documents": 0, "num_trained": 0, "num_cut": 0, "num_left_out": 0}
+    to_train_on, held_out = _Side(recipe), _Side(recipe)
     for where, value in _values(piece, column):
-        tokens = _tokens(value, column, where, tokenizer, recipe.template)
-        fitting = _fitting(tokens, recipe, where)
+        messages = conversation(value, column, where)
+        side = held_out if hold_out and hold_out.takes(_head_of(messages)) else to_train_on
+        side.add(_tokens(messages, where, tokenizer, recipe.template), where)
+    packed = to_train_on.packed(piece, store)
+    return replace(packed, held_out=held_out.packed(piece, store, f"{HELD_OUT}/")) if hold_out else packed
+
+
+class _Side:
+    """The conversations of a piece that are trained on, or those that are held out."""
+
+    def __init__(self, recipe: ChatRecipe) -> None:
+        self._recipe = recipe
+        self._rows = Rows(recipe.seq_len)
+        self._counts: dict[str, Any] = {"num_documents": 0, "num_trained": 0, "num_cut": 0, "num_left_out": 0}
+
+    def add(self, tokens: list[int], where: Place) -> None:
+        fitting = _fitting(tokens, self._recipe, where)
         num_trained = sum(token >= TRAINED for token in fitting)
         if not num_trained:
-            counts["num_left_out"] += 1
-            continue
-        rows.add(fitting)
-        counts["num_documents"] += 1
-        counts["num_trained"] += num_trained
-        counts["num_cut"] += len(fitting) < len(tokens)
-    rows.close()
-    largest_id = max((token & ID_MASK for token in rows.tokens), default=0)
-    return Packed(number=piece.number, shard=stored(piece, rows.tokens, largest_id, store), **counts)
+            self._counts["num_left_out"] += 1
+            return
+        self._rows.add(fitting)
+        self._counts["num_documents"] += 1
+        self._counts["num_trained"] += num_trained
+        self._counts["num_cut"] += len(fitting) < len(tokens)
+
+    def packed(self, piece: InputPiece, store: Store, folder: str = "") -> Packed:
+        self._rows.close()
+        tokens = self._rows.tokens
+        largest_id = max((token & ID_MASK for token in tokens), default=0)
+        shard = stored(piece, tokens, largest_id, store, folder)
+        return Packed(number=piece.number, shard=shard, **self._counts)
+
+
+def _head_of(messages: list[Message]) -> bytes:
+    """Stands for the whole conversation: many may begin with the same long words of a system's.
+
+    It is the same in whichever format and order of keys these are written.
+    """
+    return hashlib.sha256(json.dumps(messages, sort_keys=True, default=str).encode()).digest()
 
 
 def _values(piece: InputPiece, column: str) -> Iterator[tuple[Place, object]]:
@@ -44,10 +80,7 @@ def _values(piece: InputPiece, column: str) -> Iterator[tuple[Place, object]]:
         yield from values_of(span, column)
 
 
-def _tokens(
-    value: object, column: str, where: Place, tokenizer: Tokenizer, template: ChatTemplate
-) -> list[int]:
-    messages = conversation(value, column, where)
+def _tokens(messages: list[Message], where: Place, tokenizer: Tokenizer, template: ChatTemplate) -> list[int]:
     found = rendered(_compiled(template), messages, where)
     ids, offsets = tokenizer.ids_with_offsets(found.text)
     tokens = flagged(ids, trained(found, offsets)) if ids else []

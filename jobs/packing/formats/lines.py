@@ -46,6 +46,13 @@ def parts_in(span: TextSpan) -> Iterator[tuple[int, bytes]]:
             is_begin = part.endswith(b"\n")
 
 
+def first_bytes(path: str, num_bytes: int) -> bytes:
+    """The first bytes of a file, without a byte-order mark."""
+    mark = _BYTE_ORDER_MARK.encode()
+    with opened(path) as file:
+        return file.read(num_bytes + len(mark)).removeprefix(mark)[:num_bytes]
+
+
 def decoded(data: bytes, path: str | Path, at: int) -> str:
     """The characters of ``data``, which begin at byte ``at`` of a file, without a byte-order mark."""
     try:

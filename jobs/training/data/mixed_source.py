@@ -1,4 +1,4 @@
-"""Reads the samples of a mixture, each from its own source."""
+"""Reads samples of several places: each of a mixture from its own source, and held-out ones elsewhere."""
 
 import time
 from collections.abc import Sequence
@@ -63,3 +63,30 @@ class MixedSource:
             number -= share.num_samples
         turn, at = divmod(number, len(self._shares))
         return at, self._shares[at].num_samples + turn
+
+
+class BesideHeldOut:
+    """Numbers from ``num_samples`` on are samples of ``held_out``, from its beginning on."""
+
+    def __init__(self, source: SampleSource, num_samples: int, held_out: SampleSource) -> None:
+        self._source = source
+        self._num_samples = num_samples
+        self._held_out = held_out
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        source, own = self._of(numbers)
+        return source.read(own)
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        source, own = self._of(numbers)
+        source.expect(own)
+
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        source, own = self._of(numbers)
+        return source.wait(own, timeout_s)
+
+    def _of(self, numbers: Sequence[int]) -> tuple[SampleSource, Sequence[int]]:
+        """Nobody asks for samples of both kinds together."""
+        if min(numbers, default=0) < self._num_samples:
+            return self._source, numbers
+        return self._held_out, [number - self._num_samples for number in numbers]

@@ -13,7 +13,7 @@ from checkpointing.stores.opening import open_store
 from cluster.probe import door
 from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.documents import num_followed, unpack_documents
-from jobs.training.data.mixed_source import MixedSource
+from jobs.training.data.mixed_source import BesideHeldOut, MixedSource
 from jobs.training.data.prefetch_pool import PrefetchPool
 from jobs.training.data.sample_source import SampleSource
 from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
@@ -64,7 +64,9 @@ class Samples:
         _check_folders(task)
         read = [_token_source(task, tokens, context) for tokens in task.places]
         self._mixed = MixedSource(task.mixture, read, stretches) if task.mixture else None
-        self._source: SampleSource = self._mixed or (read[0] if read else SyntheticSource(task))
+        source: SampleSource = self._mixed or (read[0] if read else SyntheticSource(task))
+        held_out = task.held_out and _token_source(task, task.held_out, context)
+        self._source = BesideHeldOut(source, task.num_samples, held_out) if held_out else source
 
     @property
     def has_unlabelled(self) -> bool:
@@ -240,7 +242,7 @@ def _token_source(task: Task, tokens: Tokens, context: Context) -> TokenSource:
     ledger = tokens.ledger and LedgerWriter(
         task.open_store(), tokens.ledger, term=task.term, rank=context.rank
     )
-    num_sources = len(task.places)
+    num_sources = len(task.places) + bool(task.held_out)
     sources = _open_sources(tokens, context, ledger or None, num_sources=num_sources)
     num_readers = max(_FEWEST_READERS, _NUM_READERS // num_sources)
     return TokenSource(tokens, task.recipe.model.vocab_size, sources, num_readers=num_readers)

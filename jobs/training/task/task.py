@@ -102,6 +102,7 @@ class Tokens:
     store when the run was started (see ``checkpointing.stores.versions``). ``known`` is what earlier
     attempts found out about the shards, and ``ledger`` the folder in the run's store where this one keeps
     what it does. With ``end_id``, which ends a document, no token attends to another document's.
+    ``held_out`` are the tokens to evaluate on; None means the last samples of these.
     """
 
     url: str
@@ -112,6 +113,7 @@ class Tokens:
     versions: tuple[str | None, ...] = ()
     known: tuple[KnownShard, ...] = ()
     ledger: str | None = None
+    held_out: "Tokens | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +128,11 @@ class WeightedTokens:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
     """Sources that are trained on together, by weight. All are conversations, or none is; all have the same
-    ``end_id``.
+    ``end_id``. ``held_out`` are the tokens to evaluate on; None means the last samples of each source.
     """
 
     sources: tuple[WeightedTokens, ...]
+    held_out: Tokens | None = None
 
     @property
     def num_samples(self) -> int:
@@ -188,6 +191,12 @@ class Task:
         if self.mixture:
             return tuple(one.tokens for one in self.mixture.sources)
         return (self.tokens,) if self.tokens else ()
+
+    @property
+    def held_out(self) -> Tokens | None:
+        """The tokens to evaluate on; None if these are among those of ``places``, or synthetic."""
+        data = self.mixture or self.tokens
+        return data.held_out if data else None
 
     def open_store(self) -> Store:
         """The run's store. A store in memory is new on each call and is lost when the process ends."""

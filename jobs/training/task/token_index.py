@@ -10,9 +10,11 @@ a row up begins with ``BEGINS`` too and is never trained on.
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 from checkpointing.stores.contract import is_name
@@ -29,6 +31,7 @@ TRAINED = 1 << 31
 BEGINS = 1 << 30
 ID_MASK = BEGINS - 1
 ALL_BITS = 2**32 - 1
+_SHARE = re.compile("[0-9]{1,15}/[1-9][0-9]{0,15}")
 
 # Errors that a value of the wrong type raises where it is first used.
 _NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
@@ -86,16 +89,27 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Which side of a packing these are. ``share`` of all documents are held out, by their hash: those of a
+    smaller share are among those of a larger one.
+    """
+
+    share: Fraction
+    is_held_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIndex:
     """The shards in their order. ``vocabulary`` is None if the tokenizer that made the ids is unknown.
 
-    ``chat`` is None if the shards are one row of plain ids.
+    ``chat`` is None if the shards are one row of plain ids, and ``split`` if nothing was held out.
     """
 
     dtype: TokenDtype
     shards: tuple[TokenShard, ...]
     vocabulary: Vocabulary | None = None
     chat: Chat | None = None
+    split: Split | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -117,6 +131,7 @@ def to_json(index: TokenIndex) -> bytes:
         "num_tokens": index.num_tokens,
         "vocabulary": index.vocabulary and asdict(index.vocabulary),
         **({"chat": asdict(index.chat)} if index.chat else {}),
+        **({"split": _described(index.split)} if index.split else {}),
         "shards": [asdict(shard) for shard in index.shards],
     }
     return json.dumps(body, indent=1).encode() + b"\n"
@@ -140,6 +155,7 @@ def from_json(data: bytes, where: str) -> TokenIndex:
             shards=tuple(_shard(shard) for shard in body["shards"]),
             vocabulary=_vocabulary(body.get("vocabulary")),
             chat=_chat(body["chat"]) if version == _CHAT_FORMAT else None,
+            split=_split(body.get("split")),
         )
         _check_whole(index, body.get("num_tokens"))
     except _NOT_AS_EXPECTED as error:
@@ -204,6 +220,18 @@ def _chat(body: Mapping[str, Any]) -> Chat:
     if not isinstance(chat.template, str):
         raise ValueError(f"the digest of its template is {chat.template!r}")
     return chat
+
+
+def _described(split: Split) -> Mapping[str, object]:
+    return {"share": str(split.share), "is_held_out": split.is_held_out}
+
+
+def _split(body: Mapping[str, Any] | None) -> Split | None:
+    if body is None:
+        return None
+    if not (_SHARE.fullmatch(body["share"]) and isinstance(body["is_held_out"], bool)):
+        raise ValueError(f"its split is {dict(body)}")
+    return Split(share=Fraction(body["share"]), is_held_out=body["is_held_out"])
 
 
 def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:

@@ -23,7 +23,7 @@ from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.data.synthetic import sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at
-from jobs.training.task.task import Mixture, Saving, ShardCacheLimits, Task, Tokens
+from jobs.training.task.task import Mixture, Saving, ShardCacheLimits, Task, Tokens, WeightedTokens
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
 from tests.live.late_device import LATE, LateDevice
@@ -56,6 +56,12 @@ def write_tokens(place: Path, ids: list[int], shard_tokens: int = 700) -> Tokens
     index = TokenIndex(dtype="uint16", shards=tuple(shards))
     windows = cut_into_windows(len(ids), seq_len=32, num_held_out=NUM_HELD_OUT)
     return Tokens(url=str(place), index=index, windows=windows)
+
+
+def write_held_out(place: Path, ids: list[int]) -> Tokens:
+    """As tokens that are evaluated on are cut: none of them is held out of the others."""
+    windows = cut_into_windows(len(ids), seq_len=32, num_held_out=0)
+    return replace(write_tokens(place, ids, shard_tokens=50), windows=windows)
 
 
 def test_batches_go_to_a_device_from_pinned_memory_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +115,42 @@ def samples_of(
 
 def step_of(ranks: list[Samples], position: int) -> list[tuple[int, ...]]:
     return [tuple(row) for one in ranks for micro in one.rows(position) for row in micro.tolist()]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_samples_to_evaluate_on_are_the_first_of_another_place_each_once(
+    world: World, is_mixed: bool, tmp_path: Path
+) -> None:
+    held_out_ids = [number % 400 for number in range(32 * 6 + 1)]
+    held_out = write_held_out(tmp_path / "held-out", held_out_ids)
+    own = write_tokens(tmp_path / "own", [7] * 1475)
+    mixture = Mixture(sources=(WeightedTokens(name="a", weight=1, tokens=own),), held_out=held_out)
+    tokens = None if is_mixed else replace(own, held_out=held_out)
+    ranks = samples_of(world, tokens, mixture=mixture if is_mixed else None)
+    rows = [
+        tuple(ids.tolist())
+        for samples in ranks
+        for micro in samples.held_out()
+        if samples.wait_for(micro, 60.0)
+        for ids in samples.batch(micro)[0]
+    ]
+    expected = [tuple(held_out_ids[32 * number :][:32]) for number in range(NUM_HELD_OUT)]
+    assert sorted(rows) == sorted(expected)
+    assert set(step_of(ranks, 0)) == {(7,) * 33}
+
+
+def test_a_shard_to_evaluate_on_that_was_changed_ends_the_attempt(tmp_path: Path) -> None:
+    held_out = write_held_out(tmp_path / "held-out", [number % 400 for number in range(200)])
+    own = write_tokens(tmp_path / "own", [7] * 1475)
+    shard = tmp_path / "held-out" / held_out.index.shards[0].name
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
+    [samples] = samples_of(WORLDS[0], replace(own, held_out=held_out))
+    [numbers] = list(samples.held_out())[:1]
+    while not samples.wait_for(numbers, 1.0):
+        pass
+    with pytest.raises(DataError, match="held-out"):
+        samples.batch(numbers)
 
 
 @pytest.mark.parametrize("world", WORLDS)

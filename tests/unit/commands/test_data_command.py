@@ -85,6 +85,7 @@ def test_a_spec_tells_samples_steps_and_epochs(place: Path, capsys: pytest.Captu
         "num_steps": 50,
         "steps_per_epoch": 21.25,
         "num_epochs": 200 / 85,
+        "held_out_at": None,
     }
     assert main(["data", "r.yaml", "--set", "steps=17"]) == 0
     assert "the run: 17 steps, 0.80 epochs\n" in capsys.readouterr().out

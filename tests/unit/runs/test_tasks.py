@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -259,3 +259,14 @@ def test_another_run_to_begin_from_is_there_or_is_named(tmp_path: Path) -> None:
     Repository(LocalStore(tmp_path), "nobody").take_over("me")
     found = beginning(asked_for, Repository(MemoryStore(), RUN), spec(), fresh=False)
     assert found.origin == Origin(store=str(tmp_path), run="nobody")
+
+
+def test_what_is_evaluated_on_is_known_apart_from_what_is_trained_on() -> None:
+    store, seen = MemoryStore(), KnownShard(name="a.bin", sha256="a" * 64, versions=("1",))
+    mixture = Mixture(sources=(WeightedTokens(name="web", weight=1, tokens=TOKENS),), held_out=TOKENS)
+    for tokens, known in ((replace(TOKENS, held_out=TOKENS), ()), (mixture, (seen,))):
+        task = Start(store=store, tokens=tokens).tasks.make(1, 0.0)
+        assert task.held_out is not None and task.held_out.ledger is not None
+        assert task.held_out.ledger not in {one.ledger for one in task.places}
+        assert task.held_out.known == known
+        LedgerWriter(store, task.held_out.ledger, term=task.term, rank=0).write([seen])

@@ -5,6 +5,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -20,7 +21,16 @@ from jobs.runs.token_check import find_data, find_tokens, num_samples
 from jobs.spec_schema.compatibility import refusals
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.task import Mixture, ShardCacheLimits
-from jobs.training.task.token_index import INDEX, Chat, TokenIndex, TokenShard, Vocabulary, to_json
+from jobs.training.task.token_index import (
+    INDEX,
+    Chat,
+    Split,
+    TokenIndex,
+    TokenShard,
+    Vocabulary,
+    from_json,
+    to_json,
+)
 
 BYTES = Vocabulary(tokenizer="bytes", digest="5" * 64, size=257)
 
@@ -476,3 +486,67 @@ def test_a_run_keeps_its_sources_and_their_bytes_but_not_their_places_and_weight
     assert refused(source(web, 3), source(moved, 1)) == ["data.digest", "data.mixture"]
     write_shards(code, [*range(39), 3])
     assert refused(source(web, 3), source(code, 1)) == ["data.digest"]
+
+
+# What is evaluated on.
+
+SPLIT = Split(share=Fraction(1, 200), is_held_out=True)
+
+
+def write_side(place: Path, ids: Sequence[int], split: Split | None, vocabulary: Vocabulary = BYTES) -> None:
+    write_shards(place, ids, vocabulary=vocabulary)
+    store = LocalStore(place)
+    index = replace(from_json(store.get(INDEX), "index"), split=split)
+    store.put(INDEX, to_json(index))
+
+
+def test_with_held_out_documents_all_tokens_of_the_training_are_trained_on(place: Path) -> None:
+    write_side(place, range(41), replace(SPLIT, is_held_out=False))
+    write_side(place / "held-out", range(100, 109), SPLIT)
+    found = find_data(spec_for(place, f"eval.path={place}/held-out"))
+    assert found is not None and found.held_out is not None
+    assert found.held_out.url == f"{place}/held-out"
+    # The first token of all is predicted by none.
+    assert num_samples(spec_for(place), found) == 10
+    assert found.held_out.windows.num_samples == 2
+    own = find_data(spec_for(place))
+    assert own is not None and own.held_out is None
+    assert num_samples(spec_for(place), own) == 7
+
+
+@pytest.mark.parametrize(
+    ("split", "ids", "more", "says"),
+    [
+        (SPLIT, range(8), "", "has 1 samples of seq_len 4, but eval.samples is 2; expected at most 1"),
+        (replace(SPLIT, is_held_out=False), range(9), "", "is what a packing left for training"),
+        (replace(SPLIT, share=Fraction(1, 199)), range(9), "", "holds a larger share of documents than"),
+        (None, range(41), "", "is trained on; expected other documents"),
+        (SPLIT, range(9), "other", "was packed with another tokenizer than"),
+    ],
+)
+def test_what_can_not_be_evaluated_on_is_refused(
+    split: Split | None, ids: range, more: str, says: str, place: Path
+) -> None:
+    write_side(place, range(41), replace(SPLIT, is_held_out=False))
+    write_side(place / "held-out", ids, split, replace(BYTES, digest="6" * 64) if more else BYTES)
+    with pytest.raises(SpecError, match=rf"^eval\.path: {place}/held-out {says}"):
+        find_data(spec_for(place, f"eval.path={place}/held-out"))
+    with pytest.raises(SpecError, match=r"eval\.path: is for tokens; leave it out"):
+        spec_for(place, "data={samples: 4}", "eval.path=held-out")
+
+
+def test_a_run_keeps_what_it_is_evaluated_on_wherever_that_lies(place: Path) -> None:
+    write_side(place, range(60), None)
+    for name, ids in (("a", range(9)), ("b", range(9)), ("c", range(1, 10))):
+        write_side(place.parent / name, ids, None)
+
+    def described(*settings: str) -> Mapping[str, Any]:
+        spec = spec_for(place, *settings)
+        return described_run(spec, find_data(spec))
+
+    first, moved, other = (described(f"eval.path={place.parent}/{name}") for name in "abc")
+    usual = described_run(spec_for(place, "data={samples: 40}"), None)
+    assert refusals(first, moved, usual, place="s/runs/r") == []
+    for wanted in (other, described()):
+        lines = refusals(first, wanted, usual, place="s/runs/r")
+        assert [line.partition(":")[0] for line in lines[:-1]] == ["eval.digest"]
