@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.stores.contract import Unavailable
@@ -71,6 +71,7 @@ def test_the_share_is_right_and_no_document_is_on_both_sides(tmp_path: Path) -> 
     assert abs(len(held_out) - count * share) < 5 * sqrt(count * share * (1 - share))
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), piece_bytes=st.integers(1, 3000))
 def test_what_a_document_is_packed_with_and_how_it_is_cut_decides_nothing(
     seed: int, piece_bytes: int, tmp_path_factory: pytest.TempPathFactory
@@ -101,6 +102,12 @@ def test_a_text_in_many_pieces_is_on_the_side_of_its_first_bytes(tmp_path: Path)
         # What stands behind the first bytes does not count, so documents that only grow stay on their side.
         other = sides_of([write_lines(tmp_path / "a.jsonl", [text + "more"])])
         assert [len(side) for side in other] == [len(side) for side in as_line]
+
+
+def test_all_of_the_first_bytes_count_and_none_behind_them() -> None:
+    heads = [b"a" * (HEAD_BYTES - 1) + bytes([number]) for number in range(32)]
+    assert {HALF.takes(head) for head in heads} == {True, False}
+    assert [HALF.takes(head + b"more") for head in heads] == [HALF.takes(head) for head in heads]
 
 
 def test_a_larger_share_takes_all_that_a_smaller_one_does() -> None:
