@@ -18,6 +18,7 @@ from checkpointing.stores.contract import Unavailable
 
 # How the leases of rebuilds name their owners.
 _REBUILDS = "fsck --rebuild on "
+_GIVEN_UP = "was given up meanwhile"
 _NOT_SIGNED = "its manifest is not signed with the store's key"
 
 
@@ -58,14 +59,19 @@ def _adopt(
         try:
             read_back(repository, generation)
         except Corrupt as error:
-            yield Adoption(generation=generation, problem=str(error), is_corrupt=True)
+            repository.refresh()
+            # What is deleted while it is read has no damage.
+            gone = generation.name in repository.given_up()
+            yield Adoption(
+                generation=generation, problem=_GIVEN_UP if gone else str(error), is_corrupt=not gone
+            )
             continue
         except Unavailable as error:
             yield Adoption(generation=generation, problem=str(error))
             continue
         name = generation.name
         if not repository.commit_again(generation):
-            yield Adoption(generation=generation, problem="was given up meanwhile")
+            yield Adoption(generation=generation, problem=_GIVEN_UP)
             continue
         for entry in (Verified(name=name), Pin(name=name)):
             repository.append(entry)

@@ -76,14 +76,14 @@ def find_garbage(repository: Repository, *, now: datetime) -> Garbage:
     )
 
 
-def sweep(repository: Repository, *, now: datetime) -> None:
-    """Removes what earlier attempts left, without measuring it.
+def sweep(repository: Repository, *, term: int, now: datetime) -> None:
+    """Removes what attempts before that of ``term`` left, without measuring it.
 
     Generations that look whole and were never given up stay. Saves that may be in progress also stay, even
     if ``now`` is wrong. A generation that the store refuses to delete is no error: see
     ``Repository.not_deleted``.
     """
-    repository.discard(repository.expendable())
+    repository.discard(repository.expendable(), term=term)
     uploads = _old_uploads(repository, now)
     over = [upload for upload in uploads if not repository.is_of_present_term(upload.name)]
     abort_uploads(repository.store, over)

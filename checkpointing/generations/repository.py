@@ -270,12 +270,23 @@ class Repository:
         self._given_up.clear()
         return self.delete_waiting()
 
-    def discard(self, generations: Iterable[str]) -> tuple[str, ...]:
-        """Deletes a save's objects of generations that the log does not keep; returns those that are gone.
+    def discard(self, generations: Iterable[str], *, term: int) -> tuple[str, ...]:
+        """Gives up and deletes generations that the log does not keep, and returns those that are gone. Only
+        the holder of the lease may call it.
 
+        The log gives them up first: a tool that has read their bytes meanwhile must not take them into it.
         A deletion that the store refuses is no error: see ``not_deleted``.
         """
-        self._deletions.add(generations)
+        names = set(generations)
+        left = sorted(names - self.given_up()) if names else []
+
+        def give_up(view: LogView) -> Tombstone | None:
+            unkept = tuple(name for name in left if not view.generation(name))
+            return Tombstone(names=unkept) if unkept else None
+
+        with self._lock:
+            self._log.decide(give_up, term=term)
+        self._deletions.add(sorted(names))
         return self.delete_waiting()
 
     def delete_waiting(self) -> tuple[str, ...]:
@@ -352,7 +363,11 @@ class Repository:
 
     def _refuse_if_more_is_there(self, *, has_gone_back: bool) -> None:
         place = f"{self.store.url}: runs/{self.run}"
-        if self._has_lost_its_log() and (found := self._found_beside_the_log()):
+        found = self._found_beside_the_log() if self._has_lost_its_log() else []
+        if found:
+            # Another driver may have begun the log, and saved, since it was looked at.
+            self._log.read()
+        if found and self._has_lost_its_log():
             raise NothingToResume(
                 f"{place} has {len(found)} generations such as {found[-1]}, but its log is gone or damaged "
                 "and names none of them; restore the log, make one from what is there with `longhaul "

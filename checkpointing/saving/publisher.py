@@ -161,23 +161,23 @@ class Publisher:
         try:
             self._repository.retire(self._attempt.retention, term=self._attempt.term)
             # Their late commits cannot land any more: newer records have taken their numbers.
-            self._repository.discard(self._unnamed())
+            self._repository.discard(self._unnamed(), term=self._attempt.term)
+            self._unsettled.clear()
             self._sweep()
         except StoreError as error:
             problem = f"room could not be made: {error}"
         return not_deleted_text(self._repository.not_deleted) or problem
 
     def _unnamed(self) -> list[str]:
-        view, unsettled = self._repository.view, self._unsettled
-        self._unsettled = []
-        return [name for name in unsettled if not view.generation(name)]
+        view = self._repository.view
+        return [name for name in self._unsettled if not view.generation(name)]
 
     def _sweep(self) -> None:
         """Once per attempt is enough: only attempts that ended badly leave garbage."""
         if self._sweeps_at is None or self._ticks() < self._sweeps_at:
             return
         self._sweeps_at = self._ticks() + AGAIN_AFTER_S
-        sweep(self._repository, now=datetime.now(UTC))
+        sweep(self._repository, term=self._attempt.term, now=datetime.now(UTC))
         self._sweeps_at = None
 
     def _post(self, cut: Cut, what: str, value: bytes) -> None:

@@ -1,7 +1,8 @@
 """Small generations whose bytes follow from their names, so that a loaded one proves itself right."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Condition
@@ -148,10 +149,12 @@ class Ranks:
         world_size: int = 1,
         retention: Retention | None = None,
         num_saved: int = 0,
+        ticks: Callable[[], float] = time.monotonic,
+        tally: Tally | None = None,
     ) -> None:
         self.term = term
         self.world_size = world_size
-        self.tally = Tally()
+        self.tally = tally or Tally()
         self.mailbox = mailbox = Letters()
         self._publishers = [
             Publisher(
@@ -159,6 +162,7 @@ class Ranks:
                 mailbox,
                 SavingAttempt(rank=rank, term=term, deadline_s=0.0, retention=retention or Retention()),
                 self.tally,
+                ticks=ticks,
             )
             for rank in range(world_size)
         ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from checkpointing.errors import Fenced
-from checkpointing.generations import adoption
+from checkpointing.generations import adoption, audit
 from checkpointing.generations.adoption import adopt, adoptable, rebuild
 from checkpointing.generations.audit import audit_log
 from checkpointing.generations.choice import choose, find
@@ -232,3 +232,26 @@ def test_a_driver_at_work_is_fenced_however_many_records_are_gone() -> None:
         ranks.save(100)
     list(rebuild(refreshed(store), "a tool"))
     assert refreshed(store).view.term == 3
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_its_writer_discards_while_a_tool_reads_it_is_neither_adopted_nor_damaged(
+    monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    """The failed save of an attempt at work, which is whole: its next save discards it."""
+    store = MemoryStore()
+    *_, failed = trained(store, 10, 20, 30)
+    go_back(store, 3)
+    tool, writer = refreshed(store), refreshed(store)
+
+    def read_back(repository: Repository, generation: Generation) -> None:
+        if is_read:
+            audit.read_back(repository, generation)
+        assert writer.discard([failed], term=1) == (failed,)
+        if not is_read:
+            audit.read_back(repository, generation)
+
+    monkeypatch.setattr(adoption, "read_back", read_back)
+    (told,) = adopt(tool, adoptable(tool))
+    assert (told.problem, told.is_corrupt) == ("was given up meanwhile", False)
+    assert refreshed(store).view.generation(failed) is None

@@ -146,7 +146,7 @@ def test_what_others_put_beside_what_is_left_over_stays(clean_up: str) -> None:
         store.put(name, b"theirs")
     before = objects(store)
     if clean_up == "sweep":
-        sweep(repository, now=NOW)
+        sweep(repository, term=2, now=NOW)
     else:
         remove(repository, find_garbage(repository, now=NOW))
     assert before - objects(store) == {f"runs/{RUN}/gen/{over}/{file_name(0)}"}
@@ -171,7 +171,7 @@ def test_nothing_goes_where_a_link_leads_out_of_the_store(tmp_path: Path) -> Non
     gen.rename(moved)
     gen.symlink_to(moved)
     before = set(moved.rglob("*"))
-    for clean_up in (lambda: find_garbage(repository, now=NOW), lambda: sweep(repository, now=NOW)):
+    for clean_up in (lambda: find_garbage(repository, now=NOW), lambda: sweep(repository, term=2, now=NOW)):
         with pytest.raises(StoreError, match=f": runs/{RUN}/gen is a link, "):
             clean_up()
     assert set(moved.rglob("*")) == before
@@ -188,7 +188,7 @@ def test_a_clock_that_is_wrong_takes_nothing_from_a_save_that_is_going_on(
     }
     for path in halves.values():
         path.write_bytes(b"half")
-    sweep(repository, now=NOW + off)
+    sweep(repository, term=2, now=NOW + off)
     assert halves[going_on].exists()
     assert halves[over].exists() == (off < timedelta(0))
     assert any(going_on in name for name in objects(repository.store))

@@ -4,14 +4,9 @@ Whatever the order: a fenced writer commits nothing, what is pinned or good is n
 generation under a lease of its own gets its bytes unless somebody takes the run over.
 """
 
-import os
 import random
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from itertools import pairwise, repeat
-from multiprocessing import get_context
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -20,10 +15,12 @@ from checkpointing.generations.choice import choose
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.codec import LogRecord
-from checkpointing.log.history import Commit, Load, LogView, Pin, Resumed, Tombstone, after
+from checkpointing.log.history import Commit, Load, LogView, Pin, Resumed
 from checkpointing.saving.save import SaveFailed
 from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.memory import MemoryStore
+from tests.unit.log_rules import check_step, num_good
+from tests.unit.seeds import each_seed, in_processes
 from tests.unit.small_generations import RUN, Ranks, content, load
 from tests.unit.turns import Turns
 
@@ -31,9 +28,6 @@ ONE = Retention(last=1, best=0)
 FLAKY = 0.02
 # Requests that a log takes to be read.
 NUM_READS = 4
-# Seeds that one process goes through at a time; odd, so that the next chunk begins on another core.
-CHUNK = 125
-SEED = "LONGHAUL_SEED"
 # What a failure of the store may end in; anything else is one of ours.
 EXPECTED = (Fenced, SaveFailed, Unavailable)
 
@@ -156,6 +150,7 @@ def check(store: Store, outcomes: dict[str, object]) -> None:
     assert [record.number for record in records] == list(range(1, len(records) + 1))
     for before, record in pairwise(records):
         check_step(before.view, record)
+        check_commit(before.view, record)
     view = repository.refresh()
     if isinstance(pinned := outcomes["tool"], str):
         assert view.generation(pinned) is not None
@@ -164,67 +159,25 @@ def check(store: Store, outcomes: dict[str, object]) -> None:
         assert load(repository, found) == content(found.name, 1)
 
 
-def check_step(before: LogView, record: LogRecord) -> None:
-    """Each record follows from the one before, and takes nothing away that must stay."""
-    assert record.view == after(before, record.entry)
-    match record.entry:
-        case Commit(generation=generation):
-            # Of an attempt that is over only the newest of all, which a start has found whole.
-            places = [(one.term, one.number) for one in before.generations]
-            is_newest = (generation.term, generation.number) > max(places, default=(0, 0))
-            assert generation.term == before.term or (generation.term < before.term and is_newest)
-        case Tombstone(names=names):
-            assert not [name for name in names if (one := before.generation(name)) and one.is_pinned]
-            assert num_good(record.view) >= min(2, num_good(before))
-
-
-def num_good(view: LogView) -> int:
-    return sum(found.is_good for found in view.generations)
+def check_commit(before: LogView, record: LogRecord) -> None:
+    """Of an attempt that is over only the newest of all is committed, which a start has found whole."""
+    if isinstance(record.entry, Commit):
+        generation = record.entry.generation
+        places = [(one.term, one.number) for one in before.generations]
+        is_newest = (generation.term, generation.number) > max(places, default=(0, 0))
+        assert generation.term == before.term or (generation.term < before.term and is_newest)
 
 
 def interleave_from(first: int, num: int) -> int:
-    objects, num_calls = beginning(), 0
-    with one_core(first):
-        for seed in range(first, first + num):
-            try:
-                num_calls += interleave(objects, seed)
-            except BaseException as error:
-                error.add_note(f"again: {SEED}={seed} python -m pytest -s -m '' {__file__}")
-                raise
-    return num_calls
-
-
-@contextmanager
-def one_core(number: int) -> Iterator[None]:
-    """Where handing over from thread to thread is twice as fast; does nothing where a system can't."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(cores)[number % len(cores)]})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def interleave_many(num: int) -> None:
-    if SEED in os.environ:
-        interleave_from(int(os.environ[SEED]), 1)
-        return
-    first, started = random.randrange(10**9), time.monotonic()
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        starts = range(first, first + num, CHUNK)
-        num_calls = sum(pool.map(interleave_from, starts, repeat(CHUNK)))
-    took_s = time.monotonic() - started
-    print(f"{num} interleavings of {num_calls} storage calls in {took_s:.0f} s, from seed {first} on")
+    objects = beginning()
+    return each_seed(lambda seed: interleave(objects, seed), first, num, __file__)
 
 
 def test_no_order_of_storage_calls_loses_anything() -> None:
-    interleave_many(1_000)
+    print(in_processes(interleave_from, 1_000, "interleavings"))
 
 
 @pytest.mark.soak
 @pytest.mark.longest
 def test_no_order_of_very_many_loses_anything() -> None:
-    interleave_many(100_000)
+    print(in_processes(interleave_from, 100_000, "interleavings"))

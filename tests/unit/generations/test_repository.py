@@ -1,5 +1,7 @@
 """A run's generations in a store: only commits count, deletion leaves nothing, and nothing is begun over."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from checkpointing.errors import Corrupt, Fenced, NothingToResume
@@ -361,7 +363,7 @@ def test_what_is_kept_cannot_be_deleted_by_mistake() -> None:
     name = ranks.save(10)
     with pytest.raises(ValueError, match="is kept"):
         repository.delete_objects(name, repository.objects_of(name))
-    assert repository.discard([name]) == ()
+    assert repository.discard([name], term=1) == ()
     assert payload(repository.store) == {name}
 
 
@@ -375,6 +377,44 @@ def test_generations_without_a_log_are_an_error_and_no_new_run() -> None:
         with pytest.raises(NothingToResume, match=rf"such as {name}.*--fresh"):
             Repository(store, RUN).take_over("me")
     assert Repository(store, RUN).take_over("me", fresh=True) == 2
+
+
+def test_a_run_that_another_driver_began_in_this_very_moment_has_not_lost_its_log() -> None:
+    class BegunMeanwhile(MemoryStore):
+        """Another driver begins the run and saves after the log was found empty."""
+
+        num_lists = 0
+
+        def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+            found = [*super().list(prefix, after=after)]
+            self.num_lists += prefix == "runs/r/log"
+            if self.num_lists == 1 and prefix == "runs/r/log":
+                begin(self)[1].save(10)
+            return iter(found)
+
+    store = BegunMeanwhile()
+    repository = Repository(store, RUN)
+    assert repository.take_over("me") == 2
+    assert [one.step for one in repository.view.generations] == [10]
+
+
+def test_a_failed_save_that_cannot_be_given_up_now_is_given_up_with_the_next_save() -> None:
+    store = BrokenStore()
+    repository, ranks = begin(store, retention=TWO)
+    ranks.save(10)
+    store.refuses = ("create runs/r/log",)
+    with pytest.raises(Unavailable):
+        ranks.save(20)
+    (failed,) = payload(store) - {*names(repository.view.generations)}
+    number = repository.records()[-1].number
+    # The next save commits and is verified; that it gives the failed one up is refused.
+    store.refuses = (f"create runs/r/log/{number + 3:012d}",)
+    ranks.save(30)
+    assert failed in payload(store)
+    store.refuses = ()
+    ranks.save(40)
+    assert failed not in payload(store)
+    assert failed in repository.given_up()
 
 
 def test_so_are_generations_whose_log_is_damaged_from_end_to_end() -> None:

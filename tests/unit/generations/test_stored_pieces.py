@@ -184,7 +184,7 @@ def test_without_its_root_a_save_never_was_and_the_next_attempt_removes_its_piec
     assert later.unnamed() == []
     gone = later.expendable()
     assert len(gone[manifest.cut.generation]) == NUM_RANKS + 5
-    later.discard(gone)
+    later.discard(gone, term=later.view.term)
     assert list(store.list(f"runs/{RUN}/gen")) == [f"{folder}/notes.txt"]
 
 

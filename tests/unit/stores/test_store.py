@@ -1,6 +1,7 @@
 """The contract over a directory, the memory and what wraps them; a directory when things stand in its way."""
 
 import os
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +23,11 @@ from checkpointing.stores.contract import (
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
-from checkpointing.stores.retrying import RetryingStore
+from checkpointing.stores.retrying import RetryingStore, RetryLimits
 from tests.contract import RaceContract, StoreContract
 from tests.faults import FaultyStore
 from tests.unit.deep_folders import deep_folders
+from tests.unit.hostile import MILD, Clock, HostileStore, Sky, Weather
 from tests.unit.other_user import as_nobody, common_folder, needs_root
 
 
@@ -51,6 +53,32 @@ class TestFaultyWithoutFault(StoreContract, RaceContract):
     @pytest.fixture
     def store(self) -> Store:
         return FaultyStore(MemoryStore())
+
+
+class TestHostileInPages(StoreContract, RaceContract):
+    """What its pages and its slowness alone do to nobody."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        return under(Weather(page=1, slow_s=2.0))
+
+
+class TestHostileAndPatience(StoreContract, RaceContract):
+    """Whoever waits for it keeps the contract."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        clock = Clock()
+        # All threads' waits add up on this clock.
+        limits = RetryLimits(budget_s=3600)
+        return RetryingStore(under(MILD, clock), limits, clock=clock, sleep=clock.sleep)
+
+
+def under(weather: Weather, clock: Clock | None = None) -> Store:
+    base, seed = MemoryStore(), random.randrange(10**9)
+    print(f"seed {seed}")
+    sky = Sky(base=base, rng=random.Random(seed), weather=weather, clock=clock or Clock())
+    return HostileStore(base, sky)
 
 
 def test_what_others_put_there_under_names_that_are_none_is_contents_but_no_object(tmp_path: Path) -> None:

@@ -1,0 +1,354 @@
+"""Random histories of one run over a store that does whatever the documents of S3, GCS and Azure allow.
+
+Two drivers begin, save, rotate, are killed in the middle of any request and begin again, while tools collect
+garbage, adopt and pin. In each history, and at each moment of it:
+
+- the next start goes on from what was told durable last, or from something newer;
+- what the log commits, verifies or keeps is there, to the byte, as the reader's code reads it. Where a bit of
+  it flipped on its way in, it is never verified and never loaded;
+- each term has one owner, who alone commits in it, and nobody is fenced by less than a later term;
+- nothing whole is deleted that no record gave up.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from checkpointing.errors import Corrupt, Fenced, NothingToResume
+from checkpointing.format import loading, manifest, pieces
+from checkpointing.generations import audit, garbage, manifests
+from checkpointing.generations.adoption import adopt, adoptable
+from checkpointing.generations.choice import choose
+from checkpointing.generations.garbage import find_garbage, remove
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention
+from checkpointing.log import folding
+from checkpointing.log.codec import LogRecord, decode
+from checkpointing.log.history import (
+    Commit,
+    Generation,
+    Lease,
+    Load,
+    LogView,
+    Pin,
+    Quarantine,
+    Resumed,
+    Tombstone,
+    Unpin,
+    Verified,
+)
+from checkpointing.saving.save import SaveFailed, Tally
+from checkpointing.stores.contract import Buffer, Store, Unavailable
+from checkpointing.stores.memory import MemoryStore
+from checkpointing.stores.retrying import RetryingStore, RetryLimits
+from tests.faults import FaultyStore, PowerCut
+from tests.unit.hostile import Clock, HostileStore, Panic, Sky, Weather
+from tests.unit.log_rules import check_step
+from tests.unit.seeds import each_seed, in_processes
+from tests.unit.small_generations import RUN, Ranks, content, load
+from tests.unit.turns import Turns
+
+GEN = f"runs/{RUN}/gen/"
+LOG = f"runs/{RUN}/log/"
+# What a bad day may end in; anything else is a fault of ours.
+EXPECTED = (Fenced, SaveFailed, Unavailable, Panic, PowerCut)
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Watched(MemoryStore):
+    """The server. It holds each write against the log as that is at this very moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = LogView()
+        self.given_up: set[str] = set()
+        self.flipped: set[str] = set()
+        self.committed_in: dict[str, int] = {}
+        self.whole_before: set[str] = set()
+        self.requested: set[str] = set()
+
+    def may_be_damaged(self, generation: str) -> bool:
+        return any(name.startswith(f"{GEN}{generation}/") for name in self.flipped)
+
+    def create(self, name: str, data: Buffer) -> None:
+        super().create(name, data)
+        if name.startswith(LOG):
+            self._appended(decode(bytes(data), int(name.removeprefix(LOG).removesuffix(".json"))))
+
+    def delete(self, name: str) -> None:
+        if name.startswith(GEN):
+            generation = name.split("/")[3]
+            assert self.view.generation(generation) is None, f"{name} is deleted, but kept"
+            is_whole = name.endswith(f"/{manifest.MANIFEST}") and generation in self._whole()
+            assert not is_whole or generation in self.given_up, f"{generation} is whole, and not given up"
+        super().delete(name)
+
+    def _appended(self, record: LogRecord) -> None:
+        before, self.view = self.view, record.view
+        check_step(before, record)
+        match record.entry:
+            case Commit(generation=Generation(name=name)):
+                self.committed_in.setdefault(name, record.view.term)
+                assert self.may_be_damaged(name) or self._is_there(name), f"{name} is not there"
+            case Verified(name=name):
+                assert self._is_there(name), f"{name} is verified and not there"
+            case Lease():
+                self.whole_before = self._whole()
+            case Tombstone(names=names):
+                unknown = self.whole_before.intersection(names) - {one.name for one in before.generations}
+                assert unknown <= self.requested | self.given_up, f"{unknown} are whole, and not in the log"
+                self.given_up.update(names)
+            case Quarantine(name=name):
+                assert self.may_be_damaged(name), f"{name} is quarantined, and was never damaged"
+
+    def _is_there(self, generation: str) -> bool:
+        """Or is no longer named: it was given up before this record."""
+        found = self.view.generation(generation)
+        return found is None or load(Repository(self, RUN), found) == content(generation, 1)
+
+    def _whole(self) -> set[str]:
+        """Those that the log neither names nor gave up."""
+        repository = Repository(self, RUN)
+        repository.refresh()
+        return {one.name for one in repository.unnamed()}
+
+
+@dataclass(slots=True, kw_only=True)
+class Told(Tally):
+    """Notes which generations were told durable, and were written without damage."""
+
+    history: "History"
+
+    def durable(self, generation: Generation) -> None:
+        Tally.durable(self, generation)
+        server = self.history.server
+        is_ours = server.committed_in.get(generation.name) == generation.term
+        assert is_ours, f"{generation} was told durable, and is not committed by its attempt"
+        if not server.may_be_damaged(generation.name):
+            self.history.told.append(generation)
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """What the actors of one history share, and what they were told."""
+
+    server: Watched
+    rng: random.Random
+    clock: Clock
+    sky: Sky
+    note: Callable[[str], None]
+    told: list[Generation] = field(default_factory=list)
+    owners: dict[int, str] = field(default_factory=dict)
+
+    def repository(self, store: Store) -> Repository:
+        """As a process has it that may be killed at any of its requests."""
+        cut_at = self.rng.randrange(1, 150) if self.rng.random() < 0.6 else None
+        machine = FaultyStore(HostileStore(store, self.sky), cut_at=cut_at, after=self.rng.random() < 0.5)
+        waiting = RetryingStore(
+            machine,
+            RetryLimits(budget_s=60),
+            clock=self.clock,
+            sleep=self.clock.sleep,
+            spread=lambda: 0.5,
+        )
+        return Repository(waiting, RUN, clock=self.clock, ticks=self.clock)
+
+    def driver(self, name: str) -> Callable[[Store], None]:
+        """Starts again and again, as its supervisor has it."""
+
+        def act(store: Store) -> None:
+            for start in range(self.rng.randint(1, 4)):
+                self.tries(f"{name}{start}", lambda owner: self.attempt(self.repository(store), owner))
+
+        return act
+
+    def tool(self, name: str, do: Callable[[Repository], object]) -> Callable[[Store], None]:
+        def act(store: Store) -> None:
+            for _ in range(self.rng.randint(1, 3)):
+                self.tries(name, lambda _: do(self.repository(store)))
+
+        return act
+
+    def tries(self, name: str, do: Callable[[str], object]) -> None:
+        try:
+            do(name)
+        except EXPECTED as error:
+            self.note(f"{name} ends: {error!r}")
+
+    def attempt(self, repository: Repository, owner: str) -> None:
+        told = [*self.told]
+        term = repository.take_over(owner)
+        assert term not in self.owners, f"term {term} is that of {self.owners.get(term)} and of {owner}"
+        self.owners[term] = owner
+        self.note(f"{owner} has term {term}")
+        try:
+            self.go_on(repository, term, told)
+            self.save(repository, term, owner)
+        except Fenced:
+            assert self.server.view.term > term, f"{owner} is fenced, and nobody took over"
+            raise
+
+    def save(self, repository: Repository, term: int, owner: str) -> None:
+        retention = Retention(last=self.rng.randint(0, 3), best=0, every_steps=self.rng.choice((None, 70)))
+        ranks = Ranks(repository, term, retention=retention, ticks=self.clock, tally=Told(history=self))
+        step = max((one.step for one in repository.view.generations), default=0)
+        for _ in range(self.rng.randint(1, 8)):
+            step += 10
+            try:
+                self.note(f"{owner} has saved {ranks.save(step)}")
+            except (SaveFailed, Unavailable, Panic) as error:
+                # As the writer does: a save that failed is one save less.
+                self.note(f"{owner} has not saved step {step}: {error!r}")
+
+    def go_on(self, repository: Repository, term: int, told: Iterable[Generation]) -> None:
+        """As a start does. All that was told durable by earlier attempts is in the log that it took over."""
+        for name in repository.view.loads:
+            repository.append(Resumed(name=name), term=term)
+        newest = max(told, key=_place, default=None)
+        try:
+            chosen = choose(repository.view).chosen
+        except NothingToResume as error:
+            assert newest is None, f"{newest} was told durable: {error}"
+            raise SaveFailed("all that was saved is damaged: it is the user's turn") from error
+        if chosen is None:
+            assert newest is None, f"{newest} was told durable, and the run begins anew"
+            return
+        found = repository.view.generation(chosen.name)
+        assert found is not None
+        assert newest is None or _place(found) >= _place(newest), f"{newest} was told durable"
+        repository.append(Load(name=found.name), term=term)
+        try:
+            assert load(repository, found) == content(found.name, 1)
+        except Corrupt as error:
+            repository.quarantine(found.name, str(error), term=term)
+            assert not found.is_verified, f"{found} can't be loaded: {error}"
+            self.go_on(repository, term, told)
+            return
+        repository.append(Resumed(name=found.name), term=term)
+
+    def collect(self, repository: Repository) -> None:
+        repository.refresh()
+        garbage, is_requested = find_garbage(repository, now=NOW), self.rng.random() < 0.1
+        if is_requested:
+            self.server.requested.update(garbage.spared)
+        remove(repository, garbage, with_unnamed=is_requested)
+
+    def adopt(self, repository: Repository) -> None:
+        repository.refresh()
+        for adoption in adopt(repository, adoptable(repository)):
+            self.note(f"adopted: {adoption}")
+            assert not adoption.is_corrupt or self.server.may_be_damaged(adoption.generation.name)
+
+    def pin(self, repository: Repository) -> None:
+        if found := repository.refresh().generations:
+            entry = self.rng.choice((Pin, Pin, Unpin))
+            repository.append(entry(name=self.rng.choice(found).name))
+
+
+def _place(one: Generation) -> tuple[int, int]:
+    return one.term, one.number
+
+
+def weather(rng: random.Random) -> Weather:
+    """A third of all histories have little of everything, the others much of something."""
+    much = {name: rng.choice((0.0, 0.02, 0.1)) for name in ("refused", "unanswered", "late", "torn")}
+    return Weather(
+        **much,
+        closed=rng.choice((0.0, 0.02)),
+        closed_s=rng.choice((10.0, 200.0)),
+        denied=rng.choice((0.0, 0.0, 0.05, 1.0)),
+        flipped=rng.choice((0.0, 0.0, 0.03)),
+        panics=rng.choice((0.0, 0.0, 0.01)),
+        page=rng.choice((1, 3, 1000)),
+        slow_s=rng.choice((0.0, 5.0)),
+    )
+
+
+def relive(seed: int) -> int:
+    """Returns how many storage calls it took."""
+    rng, clock, server = random.Random(seed), Clock(), Watched()
+    turns = Turns(server, rng)
+
+    def note(what: str) -> None:
+        turns.story.append(f"    {what}")
+
+    sky = Sky(base=server, rng=rng, weather=weather(rng), clock=clock, note=note)
+    server.flipped = sky.flipped
+    history = History(server=server, rng=rng, clock=clock, sky=sky, note=note)
+    for name in ("a", "b"):
+        turns.add(name, history.driver(name))
+    for tool in rng.sample((history.collect, history.adopt, history.pin, history.collect), 2):
+        turns.add(f"{tool.__name__}{len(turns.story)}", history.tool(tool.__name__, tool))
+    try:
+        for outcome in turns.run().values():
+            if isinstance(outcome, BaseException):
+                raise outcome
+        sky.settle()
+        check_end(server, history)
+    except BaseException as error:
+        error.add_note(f"{sky.weather}\n" + "\n".join(turns.story))
+        raise
+    return len(turns.story)
+
+
+def check_end(server: Watched, history: History) -> None:
+    """A last start, over a store that is well again."""
+    repository = Repository(server, RUN)
+    records = repository.records()
+    assert [record.number for record in records] == list(range(1, len(records) + 1))
+    for before, record in pairwise(records):
+        check_step(before.view, record)
+    leases = [(record.view.term, record.entry.owner) for record in records if isinstance(record.entry, Lease)]
+    assert len({term for term, _ in leases}) == len(leases)
+    assert history.owners.items() <= dict(leases).items()
+    assert {one.name for one in history.told} <= {
+        record.entry.generation.name for record in records if isinstance(record.entry, Commit)
+    }
+    history.tries("last", lambda owner: history.go_on(repository, repository.take_over(owner), history.told))
+    assert repository.given_up() == server.given_up
+    for found in repository.view.generations:
+        assert not found.is_good or load(repository, found) == content(found.name, 1)
+
+
+class InTurn:
+    """A pool of threads that has none: whoever hands over does it, so a seed gives the same."""
+
+    def __init__(self, *args: object, **more: object) -> None: ...
+
+    def __enter__(self) -> "InTurn":
+        return self
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def map(self, do: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
+        return map(do, *items)
+
+
+def relive_from(first: int, num: int) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (audit, garbage, manifests, loading):
+            patch.setattr(module, "ThreadPoolExecutor", InTurn)
+        patch.setattr(folding, "EVERY", 6)
+        return each_seed(relive_with_manifests, first, num, __file__)
+
+
+def relive_with_manifests(seed: int) -> int:
+    """Every second history has manifests in pieces."""
+    with pytest.MonkeyPatch.context() as patch:
+        if seed % 2:
+            patch.setattr(pieces, "MOST_IN_ONE_OBJECT", 0)
+        return relive(seed)
+
+
+def test_no_history_loses_what_was_told_durable() -> None:
+    print(in_processes(relive_from, 40, "histories", chunk=20))
+
+
+@pytest.mark.soak
+def test_none_of_very_many_histories_loses_what_was_told_durable() -> None:
+    print(in_processes(relive_from, 1_000, "histories"))

@@ -1,0 +1,57 @@
+"""Many random trials, each by a seed, in all processes that this machine has cores for."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import repeat
+from multiprocessing import get_context
+
+SEED = "LONGHAUL_SEED"
+# Seeds that one process goes through at a time; odd, so that the next chunk begins on another core.
+_CHUNK = 125
+
+
+def in_processes(try_from: Callable[[int, int], int], num: int, what: str, *, chunk: int = _CHUNK) -> str:
+    """Calls ``try_from`` with first seeds and a number of them, ``num`` in all, and returns a line on that.
+
+    It returns its number of storage calls, and must be a function of a module. With ``LONGHAUL_SEED`` set,
+    that seed alone is tried, in this process.
+    """
+    if SEED in os.environ:
+        return f"{try_from(int(os.environ[SEED]), 1)} storage calls"
+    first, started = random.randrange(10**9), time.monotonic()
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        starts = range(first, first + num, chunk)
+        num_calls = sum(pool.map(try_from, starts, repeat(chunk)))
+    took_s = time.monotonic() - started
+    return f"{num} {what} of {num_calls} storage calls in {took_s:.0f} s, from seed {first} on"
+
+
+def each_seed(trial: Callable[[int], int], first: int, num: int, file: str) -> int:
+    """Returns the sum of what ``trial`` returns for each seed. What it raises says how to repeat it alone."""
+    total = 0
+    with _one_core(first):
+        for seed in range(first, first + num):
+            try:
+                total += trial(seed)
+            except BaseException as error:
+                error.add_note(f"again: {SEED}={seed} python -m pytest -s -m '' {file}")
+                raise
+    return total
+
+
+@contextmanager
+def _one_core(number: int) -> Iterator[None]:
+    """Where handing over from thread to thread is twice as fast; does nothing where a system can't."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[number % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
