@@ -134,6 +134,8 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
                 display.note(f"{spec.model.path} is gone; the model is that of the run's last start")
             if executor.is_main_process:
                 stop_signals.listen(store, run, display.note)
+                if starts := executor.starts():
+                    display.note(starts)
             driver = Driver(
                 executor=executor,
                 spec=spec,
