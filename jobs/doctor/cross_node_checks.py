@@ -3,12 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from statistics import median
 
-from cluster.probe.node_facts import NodeFacts
+from cluster.probe.node_facts import LinkRate, NodeFacts
 from jobs.doctor.examination import Examination, Finding, Link, NodeAnswer
 
 # A slower device delays all the others in every step.
 _SLOWER = 0.10
+# A link of less than this part of the median of its group is worth a look.
+_SLOW_LINK = 1 / 3
 # Ray rejects other versions of these two in a cluster. The packages of training must be equal within a group.
 _EVERYWHERE = ("python", "ray")
 _WITHIN_GROUP = ("torch", "deepspeed")
@@ -46,15 +50,55 @@ def between_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
 
 def links(found: Sequence[Link]) -> Iterator[Finding]:
     for link in found:
-        if isinstance(link.rate, str):
+        if isinstance(link.rate, str) and link.peer is None:
             where = f"within {link.node}" if link.node else "across its nodes"
-            yield Finding(
-                level="failed",
-                subject=link.group,
-                found=f"all-reduce {where} does not work: {link.rate}",
-                remedy="name the interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), open the ports between "
-                "the nodes, and run it with NCCL_DEBUG=INFO",
-            )
+            yield _failed_link(link.group, f"all-reduce {where} does not work: {link.rate}")
+    for (group, backend), members in groupby(
+        (link for link in found if link.peer), key=lambda link: (link.group, link.backend)
+    ):
+        yield from _pairs(group, backend, list(members))
+
+
+def _pairs(group: str, backend: str, found: Sequence[Link]) -> Iterator[Finding]:
+    """Names pairs of nodes that do not reach each other, or far slower than others do."""
+    lost = [link for link in found if isinstance(link.rate, str)]
+    if lost:
+        tried = Counter(name for link in found for name in (link.node, link.peer))
+        failed = Counter(name for link in lost for name in (link.node, link.peer))
+        alone = [str(name) for name in failed if failed[name] == tried[name] > 1]
+        # Where all are, or in a ring of which one link is lost, it is no single node's fault.
+        if alone and len(alone) < len(tried):
+            rest = [link for link in lost if link.node not in alone and link.peer not in alone]
+            yield _failed_link(group, f"reaches no other node over {backend}: {_some(alone)}")
+        else:
+            rest = lost
+        if rest:
+            texts = [f"{_pair(link)} ({link.rate})" for link in rest]
+            yield _failed_link(group, f"nodes do not reach each other over {backend}: {_some(texts)}")
+    rates = {_pair(link): link.rate.bus_bytes_per_s for link in found if isinstance(link.rate, LinkRate)}
+    usual = median(rates.values()) if rates else 0.0
+    slow = [f"{pair} at {rate / usual:.0%}" for pair, rate in rates.items() if rate < _SLOW_LINK * usual]
+    if slow:
+        yield Finding(
+            level="warning",
+            subject=group,
+            found=f"links over {backend} are slow beside the usual one: {_some(slow)}",
+            remedy="look at cable, port, switch and interface there: the slowest link holds up all ranks",
+        )
+
+
+def _pair(link: Link) -> str:
+    return f"{link.node} - {link.peer}"
+
+
+def _failed_link(group: str, found: str) -> Finding:
+    return Finding(
+        level="failed",
+        subject=group,
+        found=found,
+        remedy="name the interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), open the ports between "
+        "the nodes, and run it with NCCL_DEBUG=INFO",
+    )
 
 
 def draining(names: Sequence[str]) -> Iterator[Finding]:

@@ -62,15 +62,17 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A measured all-reduce in a group, within one ``node``; if ``node`` is None, across one device of each
-    node.
+    """A measured all-reduce in a group, within one ``node``, or between it and ``peer``; if ``node`` is None,
+    across one device of each node.
 
-    ``rate`` is a reason in words if the all-reduce failed.
+    ``rate`` is a reason in words if the all-reduce failed. ``backend`` is what a pair was tried over.
     """
 
     group: str
     node: str | None
     rate: LinkRate | str
+    peer: str | None = None
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

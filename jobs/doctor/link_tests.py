@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -13,9 +14,16 @@ from cluster.probe.node_facts import NodeFacts
 from cluster.run_key import new_key
 from jobs.doctor.examination import Link, NodeAnswer
 from jobs.doctor.node_sessions import NodeSession, answer_to, start_node_actor
+from jobs.doctor.pairing import rounds
 from jobs.doctor.this_machine import num_ranks
 
 _LINK_DEADLINE_S = 60.0
+# Nodes that meet do so at once, as they have just tried it all together.
+_PAIR_DEADLINE_S = 20.0
+# Of nodes that don't meet, each round takes its whole deadline; the pairs that are left are not tried.
+_ALL_PAIRS_S = 180.0
+
+_OnDevice = tuple[NodeSession, int | None]
 
 
 def links_of(visits: Sequence[NodeSession], answers: Sequence[NodeAnswer]) -> Iterator[Link]:
@@ -30,8 +38,11 @@ def links_of(visits: Sequence[NodeSession], answers: Sequence[NodeAnswer]) -> It
             if any(device is not None for device in devices):
                 # Ranks on devices need gloo as well, between other interfaces perhaps. It comes first: a rank
                 # that is stuck in NCCL answers nothing more.
-                yield _across(there, [None] * len(there))
+                on_cpus: list[int | None] = [None] * len(there)
+                yield _across(there, on_cpus)
+                yield from _in_pairs(there, on_cpus)
             yield _across(there, devices)
+            yield from _in_pairs(there, devices)
 
 
 def _within(visit: NodeSession, facts: NodeFacts | str) -> Iterator[Link]:
@@ -58,12 +69,44 @@ def _first_devices(told: Sequence[NodeFacts | str]) -> list[int | None]:
 def _across(visits: Sequence[NodeSession], devices: Sequence[int | None]) -> Link:
     rate = _all_reduce([visit.node_actor for visit in visits], devices, is_of_one_node=False)
     if isinstance(rate, str):
-        rate = f"{'gloo' if devices[0] is None else 'nccl'}: {rate}"
+        rate = f"{_backend(devices)}: {rate}"
     return Link(group=visits[0].asked.group, node=None, rate=rate)
 
 
-def _all_reduce(node_actors: Sequence[Any], devices: Sequence[int | None], *, is_of_one_node: bool) -> Any:
-    end = time.monotonic() + _LINK_DEADLINE_S
+def _in_pairs(visits: Sequence[NodeSession], devices: Sequence[int | None]) -> Iterator[Link]:
+    """Measures each pair of nodes. Pairs of one round share no node, so they are tried at once."""
+    end = time.monotonic() + _ALL_PAIRS_S
+    for turn in rounds(list(zip(visits, devices, strict=True))):
+        if time.monotonic() > end:
+            return
+        with ThreadPoolExecutor(len(turn)) as at_once:
+            yield from at_once.map(_between, turn)
+
+
+def _between(pair: tuple[_OnDevice, _OnDevice]) -> Link:
+    (one, own), (other, its) = pair
+    devices, actors = [own, its], [one.node_actor, other.node_actor]
+    return Link(
+        group=one.asked.group,
+        node=one.asked.name,
+        peer=other.asked.name,
+        backend=_backend(devices),
+        rate=_all_reduce(actors, devices, is_of_one_node=False, deadline_s=_PAIR_DEADLINE_S),
+    )
+
+
+def _backend(devices: Sequence[int | None]) -> str:
+    return "gloo" if devices[0] is None else "nccl"
+
+
+def _all_reduce(
+    node_actors: Sequence[Any],
+    devices: Sequence[int | None],
+    *,
+    is_of_one_node: bool,
+    deadline_s: float = _LINK_DEADLINE_S,
+) -> Any:
+    end = time.monotonic() + deadline_s
     meeting = answer_to(node_actors[0].meeting.remote(is_of_one_node), end, str)
     if not meeting.startswith(("tcp://", "file://")):
         return meeting
@@ -72,7 +115,7 @@ def _all_reduce(node_actors: Sequence[Any], devices: Sequence[int | None], *, is
         num_ranks=len(node_actors),
         meeting=meeting,
         device=None,
-        deadline_s=_LINK_DEADLINE_S * 0.8,
+        deadline_s=deadline_s * 0.8,
         key=new_key().hex(),
     )
     refs = [

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 from checkpointing.stores.probing import StoreFacts
 from cluster.probe.node_facts import NodeFacts
@@ -11,6 +12,8 @@ from jobs.doctor.node_checks import exit_code, worst
 
 _VERDICTS = {"ok": "All is well.", "warning": "Usable, with warnings.", "failed": "Not usable as it is."}
 _WIDTH = 18
+# All pairs of six nodes.
+_MOST_PAIRS = 15
 
 Line = tuple[str, str]
 
@@ -21,7 +24,9 @@ def as_text(seen: Examination, findings: Sequence[Finding]) -> str:
         *(_block(_title(answer), _node_lines(answer)) for answer in seen.answers),
     ]
     if seen.links:
-        parts.append(_block("all-reduce", [_link_line(link) for link in seen.links]))
+        parts.append(_block("all-reduce", [_link_line(link) for link in seen.links if not link.peer]))
+    if pairs := [link for link in seen.links if link.peer]:
+        parts.append(_block("all-reduce of two nodes", list(_pair_lines(pairs))))
     parts.append(_block(f"store {seen.store.url}", list(_store_lines(seen.store))))
     if seen.forecast:
         parts.append(_block(f"run {seen.forecast.run}", list(_forecast_lines(seen.forecast))))
@@ -110,6 +115,19 @@ def _link_line(link: Link) -> Line:
         f"{_rate(rate.bus_bytes_per_s)} ({rate.backend}, {rate.num_ranks} ranks, "
         f"{rate.size_bytes / 2**20:.0f} MiB), {rate.small_s * 1e6:,.0f} us for small ones",
     )
+
+
+def _pair_lines(pairs: Sequence[Link]) -> Iterator[Line]:
+    """A line for each pair. Of very many the slowest, after those that do not reach each other."""
+    for (group, backend), members in groupby(pairs, key=lambda link: (link.group, link.backend)):
+        found = list(members)
+        if len(found) > _MOST_PAIRS:
+            found.sort(key=lambda link: 0.0 if isinstance(link.rate, str) else link.rate.bus_bytes_per_s)
+        for link in found[:_MOST_PAIRS]:
+            rate = link.rate if isinstance(link.rate, str) else _rate(link.rate.bus_bytes_per_s)
+            yield f"{group}: {link.node} - {link.peer}", f"{rate} ({backend})"
+        if len(found) > _MOST_PAIRS:
+            yield f"{group}: {len(found) - _MOST_PAIRS} more", f"none slower ({backend})"
 
 
 def _store_lines(facts: StoreFacts) -> Iterator[Line]:

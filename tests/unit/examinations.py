@@ -70,6 +70,13 @@ def answer(who: Asked, facts: NodeFacts | str, **changes: Any) -> NodeAnswer:
     )
 
 
+def pair(node: str, peer: str, rate: float | str, backend: str = "nccl") -> Link:
+    """Of the group ``nvidia``, with the rate in GB/s or why there is none."""
+    if isinstance(rate, str):
+        return Link(group="nvidia", node=node, peer=peer, backend=backend, rate=rate)
+    return replace(link("nvidia", node, rate), peer=peer, backend=backend)
+
+
 def link(group: str, node: str | None, gigabytes_per_s: float) -> Link:
     rate = LinkRate(
         num_ranks=2,

@@ -1,5 +1,6 @@
 """Which all-reduces the doctor asks nodes for. The nodes answer at once, and no Ray is started."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,3 +66,22 @@ def test_a_link_that_does_not_work_says_over_what_and_the_other_is_tried(
     _, rates = links_of(monkeypatch, ON_DEVICES, refuses=backend)
     assert f"{backend}: no answer in time" in rates
     assert {"gloo", "nccl"} - {backend} < set(rates)
+
+
+def test_each_pair_of_three_nodes_reduces_alone_over_gloo_and_then_over_nccl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_tests, "answer_to", lambda found, _end, _kind: found)
+    monkeypatch.setattr(link_tests, "num_ranks", lambda _on_cpu, _devices: 1)
+    names = [replace(A1, node_id=str(number), name=f"gpu-{number}") for number in range(3)]
+    visits = [
+        NodeSession(asked=one, group=GROUP, machine=one.name, node_actor=Node([[]], refuses="nccl"))
+        for one in names
+    ]
+    found = list(link_tests.links_of(visits, [answer(one, ON_DEVICES) for one in names]))
+    pairs = [(link.backend, link.node, link.peer) for link in found if link.peer]
+    expected = [("gpu-0", "gpu-2"), ("gpu-0", "gpu-1"), ("gpu-1", "gpu-2")]
+    for backend in ("gloo", "nccl"):
+        assert sorted(pair[1:] for pair in pairs if pair[0] == backend) == sorted(expected)
+    assert [backend for backend, *_ in pairs] == ["gloo"] * 3 + ["nccl"] * 3
+    assert {link.backend for link in found if link.peer and isinstance(link.rate, str)} == {"nccl"}

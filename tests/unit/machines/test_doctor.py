@@ -22,6 +22,7 @@ from tests.unit.examinations import (
     answer,
     broken,
     nvidia,
+    pair,
     rates,
 )
 from tests.unit.printed import checked
@@ -314,3 +315,19 @@ def test_what_grows_for_ever_is_a_warning_where_the_store_has_an_end() -> None:
     growing = replace(RUN, grows="every 3,600 s")
     assert findings(with_run(growing)) == []
     assert "96.36 GB every 3,600 s" in only(with_run(growing, 10**14)).found
+
+
+def test_pairs_of_nodes_are_a_small_table_and_of_very_many_the_worst() -> None:
+    few = replace(HEALTHY, links=(pair("gpu-1", "gpu-2", 42.0), pair("gpu-1", "gpu-3", "no answer in time")))
+    block = as_text(few, ()).partition("all-reduce of two nodes\n")[2].partition("\n\n")[0]
+    assert block.splitlines() == [
+        "  nvidia: gpu-1 - gpu-2  42.00 GB/s (nccl)",
+        "  nvidia: gpu-1 - gpu-3  no answer in time (nccl)",
+    ]
+    many = [pair("gpu-0", f"gpu-{number}", 10.0 + number) for number in range(1, 40)]
+    lines = as_text(replace(HEALTHY, links=(*many, pair("gpu-0", "gpu-99", "lost"))), ())
+    shown = lines.partition("all-reduce of two nodes\n")[2].partition("\n\n")[0].splitlines()
+    assert len(shown) == 16
+    assert shown[0].split() == ["nvidia:", "gpu-0", "-", "gpu-99", "lost", "(nccl)"]
+    assert "gpu-1 " in shown[1]
+    assert shown[-1].split() == ["nvidia:", "25", "more", "none", "slower", "(nccl)"]
