@@ -164,13 +164,22 @@ class HangDetection:
         return max(floor_s, _PATIENCE * percentile(list(self._step_times_s), 99))
 
     def _behind(self, ranks: Iterable[int]) -> list[int]:
-        """The ranks that are furthest behind. A rank that was never heard counts as the furthest."""
-        places = {rank: self._place(rank) for rank in ranks}
+        """The ranks that are furthest behind. A rank that was never heard counts as the furthest.
+
+        Hosts launch on while a device hangs, and then all wait at the same step. So where every device tells
+        how far it is, devices come first.
+        """
+        beats = [self._latest.get(rank) for rank in self._heard]
+        by_device = all(beat is not None and beat.device_step is not None for beat in beats)
+        places = {rank: self._place(rank, by_device=by_device) for rank in ranks}
         return sorted(rank for rank, place in places.items() if place == min(places.values()))
 
-    def _place(self, rank: int) -> tuple[int, int, int]:
+    def _place(self, rank: int, *, by_device: bool) -> tuple[int, ...]:
         beat = self._latest.get(rank)
-        return (_IN_ORDER.index(beat.phase), beat.step, beat.num_batches) if beat else (-1, 0, 0)
+        if beat is None:
+            return (-1,)
+        device = (beat.device_step or 0, beat.device_marks) if by_device else (0, 0)
+        return (_IN_ORDER.index(beat.phase), *device, beat.step, beat.num_batches)
 
     def _where(self, ranks: Iterable[int]) -> str:
         """Where the rank furthest behind was last heard."""
@@ -178,7 +187,8 @@ class HangDetection:
         if beat is None:
             return ", before any sign of life"
         at_step = f" at step {beat.step} of {beat.num_steps}" if beat.phase in _STEPPING else ""
-        return f", in {_doing(beat)}{at_step}"
+        device = "" if beat.device_step is None else f", its device done with step {beat.device_step}"
+        return f", in {_doing(beat)}{at_step}{device}"
 
 
 def _doing(beat: Heartbeat) -> str:

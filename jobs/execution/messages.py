@@ -65,6 +65,9 @@ class Started:
 class Heartbeat:
     """Where one rank is right now; fields as in ``RankStatus``. Sent a few times a second while a run goes
     on. The driver adds the rank's ``node``, where it knows it.
+
+    ``device_step`` is the last step that the rank's device has done, and ``device_marks`` tells how far it is
+    in the next, see ``DeviceMarks``; None where nothing is launched ahead of a device.
     """
 
     run_id: str
@@ -80,6 +83,8 @@ class Heartbeat:
     utilization_pct: float | None = None
     power_watts: float | None = None
     node: str = ""
+    device_step: int | None = None
+    device_marks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

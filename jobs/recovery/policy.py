@@ -152,7 +152,7 @@ def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:
     for one in history:
         has_got_on, newest = one.durable_step > newest, max(newest, one.durable_step)
         for node in dict.fromkeys((*one.nodes, *one.all_nodes)):
-            is_blamed = node in one.nodes and len(one.nodes) < max(2, len(one.all_nodes))
+            is_blamed = node in one.nodes and len(one.nodes) <= _most_blamed(one)
             if is_blamed and one.cause in _HELD_AGAINST_A_NODE:
                 status = _HELD_AGAINST_A_NODE[one.cause]
             elif has_got_on:
@@ -160,6 +160,14 @@ def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:
             else:
                 continue
             yield NodeOutcome(node=node, run=str(one.term), cell="", status=status)
+
+
+def _most_blamed(one: FailedAttempt) -> int:
+    """The most nodes that a failure is held against: not all of several. Of those that hang only a minority:
+    where most are behind, nobody knows who holds them up.
+    """
+    num_all = len(one.all_nodes)
+    return max(1, num_all // 2 if one.cause == "hang" else num_all - 1)
 
 
 def _hopeless(

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jobs.execution.messages import Heartbeat
-from jobs.training.task.context import RankStatus
+from jobs.training.task.context import Context
 
 INTERVAL_S = 0.5
 
 
 @contextmanager
-def watching(status: RankStatus, rank: int, post: Callable[[Heartbeat], None]) -> Iterator[None]:
+def watching(context: Context, post: Callable[[Heartbeat], None]) -> Iterator[None]:
     """Inside, ``post`` gets a heartbeat twice a second from a thread of its own, and none after the end."""
     done = threading.Event()
-    thread = threading.Thread(target=_watch, args=(status, rank, post, done), name="watch", daemon=True)
+    thread = threading.Thread(target=_watch, args=(context, post, done), name="watch", daemon=True)
     thread.start()
     try:
         yield
@@ -25,12 +25,14 @@ def watching(status: RankStatus, rank: int, post: Callable[[Heartbeat], None]) -
         thread.join()
 
 
-def _watch(status: RankStatus, rank: int, post: Callable[[Heartbeat], None], done: threading.Event) -> None:
+def _watch(context: Context, post: Callable[[Heartbeat], None], done: threading.Event) -> None:
+    status = context.status
     while not done.wait(INTERVAL_S):
+        device_step, device_marks = context.marks.passed() or (None, 0)
         post(
             Heartbeat(
                 run_id=status.run_id,
-                rank=rank,
+                rank=context.rank,
                 phase=status.phase,
                 step=status.step,
                 num_steps=status.num_steps,
@@ -41,5 +43,7 @@ def _watch(status: RankStatus, rank: int, post: Callable[[Heartbeat], None], don
                 pace_s=status.pace_s,
                 utilization_pct=status.utilization_pct,
                 power_watts=status.power_watts,
+                device_step=device_step,
+                device_marks=device_marks,
             )
         )

@@ -79,7 +79,7 @@ def train(told: dict[str, Assignment]) -> None:
         _post(assignment, _unmet(assignment, error))
         raise
     _post(assignment, _ready(context))
-    with watching(context.status, context.rank, lambda beat: _tell(assignment, beat)):
+    with watching(context, lambda beat: _tell(assignment, beat)):
         if isinstance(assignment.work, Task):
             _attempt(assignment.work, context, assignment)
             return

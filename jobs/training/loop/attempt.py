@@ -8,8 +8,8 @@ nothing is lost.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -19,6 +19,7 @@ from torch import Tensor
 from checkpointing.generations.repository import Repository
 from checkpointing.saving.save import SaveNote
 from checkpointing.stores.opening import open_store
+from cluster.probe import door
 from jobs.training.data.samples import Samples
 from jobs.training.device.rank_device import check_ranks
 from jobs.training.health.late_figure import LateFigure
@@ -31,6 +32,7 @@ from jobs.training.loop.rank_checks import check_store
 from jobs.training.loop.recording import AttemptRecord, recording
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.models.head import keeping_row_losses
+from jobs.training.models.marking import marking
 from jobs.training.state.random_state import seed
 from jobs.training.state.restoring import ResumePoint, restore
 from jobs.training.state.saving import local_tier_of, saver_for
@@ -198,8 +200,12 @@ class _Attempt:
         rows = self._samples.rows(first)
         self._record.begin_step(self._engine)
         batches = self._samples.on_device(rows)
-        with keeping_row_losses() if self._samples.sources else nullcontext() as of_rows:
-            loss, norm = train_step(self._engine, batches, self._weight(rows)), self._engine.grad_norm
+        weight = self._weight(rows)
+        with (
+            self._marking(point.step),
+            keeping_row_losses() if self._samples.sources else nullcontext() as of_rows,
+        ):
+            loss, norm = train_step(self._engine, batches, weight), self._engine.grad_norm
         done = StepDone(
             step=point.step,
             samples=(first, point.position),
@@ -210,6 +216,17 @@ class _Attempt:
         self._loss_guard.check_last_step()
         self._loss_guard.add(done)
         return done
+
+    @contextmanager
+    def _marking(self, step: int) -> Iterator[None]:
+        """Marks in the work of a device how far it is in ``step``, for the heartbeats."""
+        device, marks = self._context.device, self._context.marks
+        if device.type == "cpu":
+            yield
+            return
+        with marking(lambda: marks.launch(step - 1, door.event(device))):
+            yield
+        marks.launch(step, door.event(device))
 
     def _weight(self, rows: list[Tensor]) -> float:
         """What makes the mean over all tokens of the step a mean over those that are trained on."""

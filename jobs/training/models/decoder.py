@@ -22,6 +22,7 @@ from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
 from jobs.training.models.fp8 import linear_product
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
+from jobs.training.models.marking import mark_backward, mark_forward
 from jobs.training.task.presets import ModelConfig, RopeScaling
 from jobs.training.task.settings import Attention as AttentionKernel
 from jobs.training.task.settings import CrossEntropy, Fp8, Settings
@@ -75,6 +76,7 @@ class Decoder(nn.Module):
             out: Tensor = self.model.embed_tokens(hidden, labels, head=self._cross_entropy)
         else:
             out = self.lm_head(hidden, labels, self._cross_entropy)
+        mark_forward()
         return out
 
 
@@ -92,6 +94,7 @@ class Trunk(nn.Module):
 
     def forward(self, ids: Tensor, begins: Tensor | None = None) -> Tensor:
         hidden = self.embed_tokens(ids)
+        mark_backward(hidden)
         positions = self._positions_of(hidden)
         if begins is not None:
             positions = within_samples(self.config, positions, begins)

@@ -5,8 +5,10 @@ its launcher but this context.
 """
 
 import socket
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:  # A driver that follows runs needs these types without importing torch.
     import torch
@@ -44,6 +46,45 @@ class RankStatus:
     power_watts: float | None = None
 
 
+class Mark(Protocol):
+    """An event in the work of a device."""
+
+    def query(self) -> bool:
+        """Whether the device has come to it. Does not wait."""
+
+
+class DeviceMarks:
+    """How far a rank's device is in its steps, which may be far behind what the host has launched.
+
+    The training thread launches marks and a watching thread asks. A CPU is always as far as its host, so
+    nothing is marked there.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._open: deque[tuple[int, int, Mark]] = deque()
+        self._launched = self._passed = (-1, 0)
+
+    def launch(self, step: int, mark: Mark) -> None:
+        """Adds a mark of a place at which ``step`` is done: the first one at its end, others behind it."""
+        with self._lock:
+            self._pass_on()
+            before, number = self._launched
+            self._launched = (step, number + 1 if step == before else 0)
+            self._open.append((*self._launched, mark))
+
+    def passed(self) -> tuple[int, int] | None:
+        """The last step that the device has done, and how many marks after it. None before the first."""
+        with self._lock:
+            self._pass_on()
+            return None if self._passed[0] < 0 else self._passed
+
+    def _pass_on(self) -> None:
+        while self._open and self._open[0][2].query():
+            *place, _ = self._open.popleft()
+            self._passed = (place[0], place[1])
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """One rank's place. The process group is up before a context exists and outlives all its jobs.
@@ -58,4 +99,5 @@ class Context:
     device: "torch.device"
     node: str = field(default_factory=socket.gethostname)
     status: RankStatus = field(default_factory=RankStatus)
+    marks: DeviceMarks = field(default_factory=DeviceMarks)
     key: bytes = field(default=b"", repr=False)

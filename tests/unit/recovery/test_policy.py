@@ -314,3 +314,10 @@ def test_a_deterministic_bug_ends_within_three_attempts_wherever_it_is() -> None
                 break
         assert term <= 3
         assert isinstance(next_move(history, POLICY), GiveUp)
+
+
+@pytest.mark.parametrize(("blamed", "left"), [("a", ("a",)), ("ab", ("a", "b")), ("abc", ()), ("abcd", ())])
+def test_a_hang_is_held_against_at_most_half_of_the_nodes(blamed: str, left: tuple[str, ...]) -> None:
+    """Where most are behind, the others have only got away before."""
+    history = row("hang", "hang", nodes=tuple(blamed), all_nodes=tuple("abcd"))
+    assert set(left_out(history)) == set(left)

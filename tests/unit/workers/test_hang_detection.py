@@ -1,6 +1,7 @@
 """When a run counts as hanging or out of time, told by a clock that is told the time."""
 
 from dataclasses import replace
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -241,3 +242,51 @@ def test_profiled_steps_are_steps() -> None:
     failure = progress.failure(now=52)
     assert failure is not None
     assert failure.reason == "no step for 30 s; rank 0 is furthest behind, in profile at step 1 of 100"
+
+
+def on_device(rank: int, launched: int, done: int, marks: int = 0) -> Heartbeat:
+    return replace(beat(rank, "window", launched, 1), device_step=done, device_marks=marks)
+
+
+def blamed(stands: list[Heartbeat]) -> tuple[tuple[int, ...], str]:
+    """Who is blamed once these ranks have stood still for long, after steps in time."""
+    progress = HangDetection(LIMITS, len(stands), now=0)
+    stepping(progress, until=40, step_s=1, ranks=len(stands))
+    for now in (41, 72):
+        for stand in stands:
+            progress.note(stand, now)
+    failure = progress.failure(now=72)
+    assert failure is not None and failure.status == "hang"
+    return failure.ranks, failure.reason
+
+
+@pytest.mark.parametrize("guilty", range(3))
+def test_a_device_that_hangs_is_blamed_however_far_hosts_launched_and_whoever_is_heard_first(
+    guilty: int,
+) -> None:
+    """The others wait at step 42 for its gradients, with all their own kernels done."""
+    for launched in product((42, 43), repeat=3):
+        for places in (((41, 0), (41, 2)), ((41, 1), (41, 2)), ((40, 2), (41, 0))):
+            of_guilty, of_others = places
+            stands = [
+                on_device(rank, launched[rank], *(of_guilty if rank == guilty else of_others))
+                for rank in range(3)
+            ]
+            for order in permutations(stands):
+                ranks, reason = blamed(list(order))
+                assert ranks == (guilty,)
+                assert reason == (
+                    f"no step for 30 s; rank {guilty} is furthest behind, in window at step "
+                    f"{launched[guilty]} of 100, its device done with step {of_guilty[0]}"
+                )
+
+
+def test_devices_that_are_equally_far_leave_the_blame_to_their_hosts() -> None:
+    ranks, _ = blamed([on_device(0, 42, 41), on_device(1, 41, 41), on_device(2, 42, 41)])
+    assert ranks == (1,)
+
+
+def test_a_device_of_which_nothing_is_known_is_not_compared_with_others() -> None:
+    ranks, reason = blamed([on_device(0, 42, 40), beat(1, "window", 41, 1)])
+    assert ranks == (1,)
+    assert reason.endswith("in window at step 41 of 100")

@@ -1,11 +1,16 @@
 """What a rank tells of itself while its training thread works."""
 
-from dataclasses import asdict
+import weakref
+from dataclasses import asdict, dataclass
 from queue import SimpleQueue
+from typing import TYPE_CHECKING, cast
 
 from jobs.execution.messages import Heartbeat
 from jobs.launch.ray_train.heartbeat import watching
-from jobs.training.task.context import RankStatus
+from jobs.training.task.context import Context, DeviceMarks, RankStatus
+
+if TYPE_CHECKING:
+    import torch
 
 
 def test_a_beat_has_all_that_the_status_has() -> None:
@@ -22,7 +27,43 @@ def test_a_beat_has_all_that_the_status_has() -> None:
         utilization_pct=7.0,
     )
     beats: SimpleQueue[Heartbeat] = SimpleQueue()
-    with watching(status, 1, beats.put):
+    context = Context(rank=1, world_size=2, local_rank=1, device=cast("torch.device", None), status=status)
+    context.marks.launch(2, Passing(has_passed=True))
+    context.marks.launch(2, Passing(has_passed=True))
+    with watching(context, beats.put):
         beat = beats.get(timeout=30)
     # The driver adds the node.
-    assert asdict(beat) == {**asdict(status), "rank": 1, "node": ""}
+    expected = {**asdict(status), "rank": 1, "node": "", "device_step": 2, "device_marks": 1}
+    assert asdict(beat) == expected
+
+
+@dataclass
+class Passing:
+    has_passed: bool = False
+
+    def query(self) -> bool:
+        return self.has_passed
+
+
+def test_a_device_is_as_far_as_the_marks_that_it_has_passed_one_after_the_other() -> None:
+    marks = DeviceMarks()
+    assert marks.passed() is None
+    launched = [(step, Passing()) for step in (4, 4, 4, 5, 5)]
+    for step, mark in launched:
+        marks.launch(step, mark)
+    assert marks.passed() is None
+    seen = []
+    for _, mark in (launched[0], launched[2], launched[1], launched[3], launched[4]):
+        mark.has_passed = True
+        seen.append(marks.passed())
+    # That the third mark says to have passed counts only behind the second.
+    assert seen == [(4, 0), (4, 0), (4, 2), (5, 0), (5, 1)]
+
+
+def test_marks_that_were_passed_are_let_go_also_where_nobody_asks() -> None:
+    marks, first = DeviceMarks(), Passing(has_passed=True)
+    gone = weakref.ref(first)
+    marks.launch(1, first)
+    del first
+    marks.launch(1, Passing())
+    assert gone() is None
