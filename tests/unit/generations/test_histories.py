@@ -299,7 +299,7 @@ def relive(seed: int) -> int:
 def check_end(server: Watched, history: History) -> None:
     """A last start, over a store that is well again."""
     repository = Repository(server, RUN)
-    records = repository.records()
+    records = [*repository.records()]
     assert [record.number for record in records] == list(range(1, len(records) + 1))
     for before, record in pairwise(records):
         check_step(before.view, record)

@@ -406,7 +406,7 @@ def test_a_failed_save_that_cannot_be_given_up_now_is_given_up_with_the_next_sav
     with pytest.raises(Unavailable):
         ranks.save(20)
     (failed,) = payload(store) - {*names(repository.view.generations)}
-    number = repository.records()[-1].number
+    number = [*repository.records()][-1].number
     # The next save commits and is verified; that it gives the failed one up is refused.
     store.refuses = (f"create runs/r/log/{number + 3:012d}",)
     ranks.save(30)
