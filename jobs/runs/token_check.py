@@ -101,7 +101,7 @@ def _num_held_out(spec: RunSpec) -> int:
 def _wrong_held_out(spec: RunSpec, held_out: Tokens, places: Sequence[Tokens]) -> str | None:
     num_samples, first, split = held_out.windows.num_samples, places[0], held_out.index.split
     larger = [one.url for one in places if split and _share(one.index) < split.share]
-    if any(shard.name.endswith(PARQUET) for shard in held_out.index.shards):
+    if _has_parquet(held_out.index):
         return "holds Parquet files of ids; expected what `longhaul pack` wrote, or a .bin"
     if bool(held_out.index.chat) != bool(first.index.chat):
         return f"and {first.url} are not both conversations; expected the same of both"
@@ -160,18 +160,30 @@ def _mixture(spec: RunSpec) -> Mixture:
     )
     if problems := list(_wrong_sources(sources)):
         raise SpecError(problems)
-    mixture = Mixture(sources=sources)
+    mixture = Mixture(sources=_with_shares(sources))
     _check_room(spec, mixture.num_samples, f"data.sources: have {mixture.num_samples:,} samples together")
     return mixture
+
+
+def _with_shares(sources: Sequence[WeightedTokens]) -> tuple[WeightedTokens, ...]:
+    """Divides the cache among the sources: Parquet comes first, which has to fit, then each in its order."""
+    shares: dict[str, int] = {}
+    for one in sorted(sources, key=lambda one: not _has_parquet(one.tokens.index)):
+        if cache := one.tokens.cache:
+            room = cache.limit_bytes - sum(shares.values())
+            shares[one.name] = min(one.tokens.index.num_tokens * DTYPE_BYTES[one.tokens.index.dtype], room)
+    return tuple(replace(one, tokens=_with_share(one.tokens, shares.get(one.name))) for one in sources)
+
+
+def _with_share(tokens: Tokens, share_bytes: int | None) -> Tokens:
+    return replace(tokens, cache=tokens.cache and replace(tokens.cache, share_bytes=share_bytes))
 
 
 def _wrong_sources(sources: Sequence[WeightedTokens]) -> Iterator[str]:
     first = sources[0]
     for source in sources:
         tokens, where = source.tokens, f"data.sources: {source.name}"
-        if tokens.cache is not None:
-            yield f"{where}: Parquet files of ids are no source of a mixture; pack their text"
-        elif not tokens.windows.num_samples:
+        if not tokens.windows.num_samples:
             yield f"{where}: has no sample beside those held out (eval.samples); pack more, or leave it out"
         elif bool(tokens.index.chat) != bool(first.tokens.index.chat):
             yield f"{where}: conversations and text can't be mixed, but {first.name} is of the other kind"
@@ -330,12 +342,16 @@ def _is_parquet(name: str) -> bool:
     return name.lower().endswith(PARQUET) and not is_hidden
 
 
+def _has_parquet(index: TokenIndex) -> bool:
+    return any(shard.name.endswith(PARQUET) for shard in index.shards)
+
+
 def _cache_limits(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
     """The limits of the shard cache; None if shards are read in place. Parquet always needs a folder to be
     decoded in.
     """
     local = spec.data.local
-    if local.dir is None and not any(shard.name.endswith(PARQUET) for shard in index.shards):
+    if local.dir is None and not _has_parquet(index):
         return None
     folder, saves = local.dir or gettempdir(), spec.checkpoint.local.dir
     if saves is not None and (problem := folder_conflict(folder, saves)):

@@ -61,8 +61,6 @@ class Data(Strict):
             return self
         if self.path is not None:
             raise ValueError("path and sources exclude each other; give one")
-        if self.local.dir is not None:
-            raise ValueError("local.dir: no shard cache can be had for sources; leave it out")
         names = [source.name for source in self.sources]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"sources: {min(twice)} is there twice; give each a name of its own")

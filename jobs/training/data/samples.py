@@ -16,15 +16,15 @@ from jobs.training.data.documents import num_followed, unpack_documents
 from jobs.training.data.mixed_source import BesideHeldOut, MixedSource
 from jobs.training.data.prefetch_pool import PrefetchPool
 from jobs.training.data.sample_source import SampleSource
-from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
+from jobs.training.data.shard_cache import ShardCache, folder_conflict
 from jobs.training.data.shard_check import CheckedShards
 from jobs.training.data.shard_ledger import LedgerWriter
-from jobs.training.data.shards import Readable, Shards
+from jobs.training.data.shards import Copyable, Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at, share_of_rank
 from jobs.training.task.skipping import RecordedStretches
-from jobs.training.task.task import Task, Tokens
+from jobs.training.task.task import ShardCacheLimits, Task, Tokens
 from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 
 # A sample from object storage takes tens of milliseconds, most of them waiting.
@@ -233,9 +233,21 @@ class TokenSource:
 
 def _check_folders(task: Task) -> None:
     """Checks that shard cache and saves don't share a folder: on this node, links may make one of two."""
-    cache, disk = task.tokens and task.tokens.cache, task.saving and task.saving.disk
-    if cache and disk and (problem := folder_conflict(cache.folder, disk)):
-        raise DataError(problem)
+    disk = task.saving and task.saving.disk
+    for folder in {tokens.cache.folder for tokens in task.places if tokens.cache}:
+        if disk and (problem := folder_conflict(folder, disk)):
+            raise DataError(problem)
+
+
+def _caches(task: Task) -> list[ShardCache]:
+    """Those of all sources, to be told what else of this run lies beside a cache."""
+    return [_cache_of(tokens, open_store(tokens.url), tokens.cache) for tokens in task.places if tokens.cache]
+
+
+def _cache_of(tokens: Tokens, store: Copyable, limits: ShardCacheLimits) -> ShardCache:
+    return ShardCache(
+        store, tokens.index, Path(limits.folder), limits.limit_bytes, share_bytes=limits.share_bytes
+    )
 
 
 def _token_source(task: Task, tokens: Tokens, context: Context) -> TokenSource:
@@ -243,13 +255,13 @@ def _token_source(task: Task, tokens: Tokens, context: Context) -> TokenSource:
         task.open_store(), tokens.ledger, term=task.term, rank=context.rank
     )
     num_sources = len(task.places) + bool(task.held_out)
-    sources = _open_sources(tokens, context, ledger or None, num_sources=num_sources)
+    sources = _open_sources(task, tokens, context, ledger or None, num_sources=num_sources)
     num_readers = max(_FEWEST_READERS, _NUM_READERS // num_sources)
     return TokenSource(tokens, task.recipe.model.vocab_size, sources, num_readers=num_readers)
 
 
 def _open_sources(
-    tokens: Tokens, context: Context, ledger: LedgerWriter | None, *, num_sources: int
+    task: Task, tokens: Tokens, context: Context, ledger: LedgerWriter | None, *, num_sources: int
 ) -> list[Source]:
     """What samples are read from, and what that reads from in turn; one of ``num_sources`` places."""
     keep = ledger.write if ledger else None
@@ -261,14 +273,15 @@ def _open_sources(
         )
         checked.start()
         return [checked]
-    folder, limit_bytes = Path(tokens.cache.folder), tokens.cache.limit_bytes
-    fitting = fitting_shards(tokens.index, limit_bytes)
+    fitting = _cache_of(tokens, store, tokens.cache).fitting
     # No copy tells whether a shard is the one that the run began with, unless the index does.
     unnamed = {shard.name for shard in tokens.index.shards if not shard.is_named_by_its_bytes}
     far = [name for name in names if name not in fitting or name in unnamed]
-    checked = CheckedShards(store, tokens.index, tokens.versions, far[share], tokens.known, keep)
+    checked = CheckedShards(
+        store, tokens.index, tokens.versions, far[share], tokens.known, keep, num_sources=num_sources
+    )
     checked.start()
-    cache = ShardCache(checked, tokens.index, folder, limit_bytes)
+    cache = _cache_of(tokens, checked, tokens.cache)
     if context.local_rank == 0:
-        cache.copy_all()
+        cache.copy_all(_caches(task))
     return [cache, checked]

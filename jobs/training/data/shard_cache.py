@@ -18,7 +18,7 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from os.path import expanduser, realpath
@@ -78,21 +78,31 @@ def _resolved(folder: str) -> Path:
 class ShardCache:
     """Shards that are read like a store's. A ``~`` at the start of ``folder`` is this node's home.
 
-    ``limit_bytes`` is the limit for the whole folder, including other data sets in it.
+    ``limit_bytes`` is the limit for the whole folder, including other data sets in it. These shards may have
+    ``share_bytes`` of it; None means all.
     """
 
-    def __init__(self, store: Copyable, index: TokenIndex, folder: Path, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Copyable,
+        index: TokenIndex,
+        folder: Path,
+        limit_bytes: int,
+        *,
+        share_bytes: int | None = None,
+    ) -> None:
         self.url = store.url
         self._store = store
         self._width = DTYPE_BYTES[index.dtype]
         self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
         self._unnamed = {shard.name for shard in index.shards if not shard.is_named_by_its_bytes}
         # With another limit other shards fit, so it gets another folder, and this one can then be removed.
-        identity = f"{store.url} {index.digest} {limit_bytes}"
+        self._share_bytes = limit_bytes if share_bytes is None else share_bytes
+        identity = f"{store.url} {index.digest} {self._share_bytes}"
         self._data_set = hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._place = folder.expanduser() / f"{_OURS}{os.geteuid()}"
         self._limit_bytes = limit_bytes
-        self._fitting = fitting_shards(index, limit_bytes)
+        self.fitting = fitting_shards(index, self._share_bytes)
         self._problem: DataError | None = None
         self._copying: threading.Thread | None = None
         # The versions that seals named when they were last looked at.
@@ -105,7 +115,7 @@ class ShardCache:
 
     def wait(self, timeout_s: float) -> bool:
         """Whether a step may begin: what ``copy_all`` copies was compared, or is too much to wait for."""
-        if self._copying is None or sum(map(self._num_bytes.__getitem__, self._fitting)) > WAITED_FOR_BYTES:
+        if self._copying is None or sum(map(self._num_bytes.__getitem__, self.fitting)) > WAITED_FOR_BYTES:
             return True
         self._copying.join(timeout_s)
         return not self._copying.is_alive()
@@ -117,39 +127,40 @@ class ShardCache:
             return count
         if not name.endswith(PARQUET):
             return self._store.get_range(name, start, into)
-        if name not in self._fitting:
+        if name not in self.fitting:
             raise DataError(
                 f"data: {self.url}/{name}: its decoded ids don't fit in data.local.gib "
-                f"({self._limit_bytes / 2**30:g} GiB); allow more, or make .bin shards of them"
+                f"({self._share_bytes / 2**30:g} GiB for them); allow more, or make .bin shards of them"
             )
-        self._copy(self._fitting[name])
+        self._copy(self.fitting[name])
         if (count := self._read_copy(name, start, into)) is None:
             raise Missing(f"{self._place}: {name} was removed right after it was copied")
         return count
 
-    def copy_all(self) -> threading.Thread:
+    def copy_all(self, siblings: Sequence["ShardCache"] = ()) -> threading.Thread:
         """Copies the shards that fit, in the order of the index, in a background thread.
 
-        Only one rank of a node calls it.
+        Only one rank of a node calls it. ``siblings`` are the caches of the same run in the same folder,
+        whose data sets are kept; this one may be among them.
         """
-        self._make_room()
+        self._make_room({one._data_set: one for one in (self, *siblings)})
         self._copying = threading.Thread(target=self._copy_each, name="shard cache", daemon=True)
         self._copying.start()
         return self._copying
 
-    def _make_room(self) -> None:
-        """Deletes other data sets until this one fits, the least recently used first.
+    def _make_room(self, kept: Mapping[str, "ShardCache"]) -> None:
+        """Deletes other data sets until those of this run fit, the least recently used first.
 
         A run that still reads a deleted data set reads from the store again.
         """
-        needed = sum(self._num_bytes[name] for name in self._fitting)
+        needed = sum(one._num_bytes[name] for one in kept.values() for name in one.fitting)
         with (
             suppress(OSError),
             self._data_sets(make=True) as place,
         ):  # Another run here tidies at the same time.
             with self._folder_of(place, "", make=True) as mine:
                 os.utime(".", dir_fd=mine)
-            others = [name for name in names_in(place) if name != self._data_set and _is_ours(place, name)]
+            others = [name for name in names_in(place) if name not in kept and _is_ours(place, name)]
             for name in sorted(others, key=lambda name: _used_s(place, name), reverse=True):
                 num_bytes = _num_bytes(place, name)
                 needed += num_bytes
@@ -181,7 +192,7 @@ class ShardCache:
 
     def _copy_each(self) -> None:
         try:
-            for shard in self._fitting.values():
+            for shard in self.fitting.values():
                 self._compare_copy(shard)
                 self._copy(shard)
         except DataError as error:

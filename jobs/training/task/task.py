@@ -88,10 +88,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardCacheLimits:
-    """The folder on each node's own disk into which shards are copied, and how many bytes it may hold."""
+    """The folder on each node's own disk into which shards are copied, and how many bytes it may hold.
+
+    Of these, the shards of one source of a mixture may have ``share_bytes``; None means all.
+    """
 
     folder: str
     limit_bytes: int
+    share_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,14 +23,15 @@ from checkpointing.stores.memory import MemoryStore
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.mixture import _seed_of, mixed_at, shares_of
+from jobs.training.data.parquet_tokens import describe
 from jobs.training.data.samples import Samples
 from jobs.training.models.head import chunked_cross_entropy, keeping_row_losses, whole_cross_entropy
 from jobs.training.state.restoring import restore
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import IN_BLOCKS, sample_at
 from jobs.training.task.skipping import RecordedStretches
-from jobs.training.task.task import Mixture, Task, WeightedTokens
-from jobs.training.task.token_index import DataError
+from jobs.training.task.task import Mixture, ShardCacheLimits, Task, WeightedTokens
+from jobs.training.task.token_index import DataError, TokenIndex
 from jobs.training.task.windows import cut_into_windows
 from reporting.long_runs.summarising import long_runs
 from reporting.recording.parts import decode_part, parts_of, rows_in
@@ -70,6 +74,54 @@ def test_a_position_has_the_sample_that_it_should_have_at_every_world_size(
             source, number = mixed_at(place, shares, seed=1)
             wanted.append(tuple(ids_of(source)[32 * number : 32 * number + 33]))
         assert Counter(step_of(ranks, position)) == Counter(wanted)
+
+
+def cached_mixture(place: Path, share_bytes: int, *, of_parquet: bool) -> Mixture:
+    """The same ids as in ``mixture_of``, of which the second source's lie in Parquet, all behind a cache."""
+    mixture = mixture_of(WEIGHTS, place)
+    limits = ShardCacheLimits(folder=str(place / "cache"), limit_bytes=10**6, share_bytes=share_bytes)
+    sources = [replace(one, tokens=replace(one.tokens, cache=limits)) for one in mixture.sources]
+    if of_parquet:
+        far = LocalStore(place / "parquet")
+        sink = BytesIO()
+        rows = [ids_of(1)[first : first + 90] for first in range(0, len(ids_of(1)), 90)]
+        pyarrow.parquet.write_table(pyarrow.table({"input_ids": rows}), sink, row_group_size=5)
+        far.put("a.parquet", sink.getvalue())
+        index = TokenIndex(dtype="uint32", shards=(describe(far, "a.parquet"),))
+        sources[1] = replace(sources[1], tokens=replace(sources[1].tokens, url=far.url, index=index))
+    return replace(mixture, sources=tuple(sources))
+
+
+@pytest.mark.parametrize("share_bytes", [1500, 100_000])
+@pytest.mark.parametrize("of_parquet", [False, True])
+def test_sources_behind_a_cache_and_of_parquet_have_the_same_samples_at_the_same_positions(
+    share_bytes: int, of_parquet: bool, tmp_path: Path
+) -> None:
+    if of_parquet and share_bytes == 1500:
+        [samples] = mixed(WORLDS[0], cached_mixture(tmp_path, share_bytes, of_parquet=True))
+        with pytest.raises(DataError, match=r"a\.parquet: its decoded ids don't fit in data\.local\.gib"):
+            samples.rows(0)
+        return
+    plain = mixed(WORLDS[0], mixture_of(WEIGHTS, tmp_path))
+    for world in WORLDS:
+        ranks = mixed(world, cached_mixture(tmp_path, share_bytes, of_parquet=of_parquet))
+        for position in (0, 8, 720, 8):
+            assert all(one.wait(position, 60.0) for one in ranks)
+            assert Counter(step_of(ranks, position)) == Counter(step_of(plain, position))
+    copies = {path.name for path in (tmp_path / "cache").rglob("*[0-9a-z].bin")}
+    copies |= {path.name for path in (tmp_path / "cache").rglob("*.parquet")}
+    assert ("a.parquet" in copies) == of_parquet
+    assert "000000.bin" in copies
+
+
+def test_a_shard_behind_a_cache_that_was_changed_ends_the_attempt(tmp_path: Path) -> None:
+    mixture = cached_mixture(tmp_path, 100_000, of_parquet=True)
+    shard = tmp_path / "books" / mixture.sources[2].tokens.index.shards[0].name
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
+    [samples] = mixed(WORLDS[0], mixture)
+    assert samples.wait(0, 60.0)
+    with pytest.raises(DataError, match="books"):
+        samples.rows(0)
 
 
 def test_held_out_samples_come_from_each_source_in_turn_and_are_trained_on_in_none(tmp_path: Path) -> None:

@@ -412,19 +412,28 @@ def test_sources_that_do_not_fit_each_other_are_refused(
         find_data(mixed_spec(place, setting=more))
 
 
-def test_parquet_is_no_source(place: Path) -> None:
+def test_sources_share_the_cache_and_parquet_which_has_to_fit_comes_first(place: Path) -> None:
     write_shards(place / "web", range(90), vocabulary=None)
     (place / "code").mkdir(parents=True)
     pyarrow.parquet.write_table(pyarrow.table({"ids": list(range(40))}), place / "code" / "a.parquet")
-    with pytest.raises(SpecError, match=r"^data\.sources: code: Parquet files of ids are no source"):
-        find_data(mixed_spec(place))
+
+    def caches(setting: str) -> list[ShardCacheLimits | None]:
+        found = find_data(mixed_spec(place, setting=setting))
+        assert isinstance(found, Mixture)
+        return [one.tokens.cache for one in found.sources]
+
+    # Ids of Parquet take four bytes each, and those of the other source two.
+    limits = ShardCacheLimits(folder="/nvme", limit_bytes=300, share_bytes=140)
+    wanted = [limits, replace(limits, share_bytes=160)]
+    assert caches(f"data.local={{dir: /nvme, gib: {300 / 2**30}}}") == wanted
+    default = ShardCacheLimits(folder=gettempdir(), limit_bytes=50 * 2**30, share_bytes=160)
+    assert caches("eval.samples=3") == [None, default]
 
 
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
         ("data.path=elsewhere", "path and sources exclude each other"),
-        ("data.local.dir=/nvme", "no shard cache can be had for sources"),
         ("data.kind=synthetic", "synthetic data has no path"),
         ("data.sources=[]", "tokens need a path"),
     ],

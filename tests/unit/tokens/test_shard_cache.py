@@ -40,6 +40,14 @@ class CountingStore(MemoryStore):
         return super().get_range(name, start, into)
 
 
+class MovedStore:
+    """A store by another name."""
+
+    def __init__(self, store: CountingStore, url: str) -> None:
+        self.url = url
+        self.size, self.get_range = store.size, store.get_range
+
+
 def packed(*rows: list[int]) -> tuple[CountingStore, TokenIndex]:
     store, shards = CountingStore(), []
     for number, ids in enumerate(rows):
@@ -152,6 +160,27 @@ def test_making_room_deletes_only_what_has_our_name_and_mark(tmp_path: Path) -> 
     assert not old.exists()
     assert [path for path in theirs if not path.exists()] == []
     assert row_of(shards, index) == [2] * 100
+
+
+def test_data_sets_of_one_run_make_no_room_for_each_other_and_take_their_shares(tmp_path: Path) -> None:
+    stores = [packed([number] * 50, [number] * 50) for number in range(3)]
+    old_store, old_index = packed([9] * 40)
+    copied_all(cache(old_store, old_index, tmp_path))
+    mine = [
+        ShardCache(MovedStore(store, f"memory:/{number}"), index, tmp_path, 450, share_bytes=share)
+        for number, ((store, index), share) in enumerate(zip(stores, (200, 200, 50), strict=True))
+    ]
+    for _ in range(2):
+        for one in mine:
+            one.copy_all(mine).join(timeout=30)
+    for number, (store, index) in enumerate(stores):
+        before = store.num_reads
+        assert row_of(mine[number], index) == [number] * 100
+        # The last one's shards are larger than its share.
+        assert (store.num_reads > before) == (number == 2)
+    before = old_store.num_reads
+    row_of(cache(old_store, old_index, tmp_path), old_index)
+    assert old_store.num_reads > before, "older data of another run had to go"
 
 
 def test_making_room_follows_no_link(tmp_path: Path) -> None:
