@@ -15,6 +15,7 @@ others: anybody who may write to the store may have planted them.
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from threading import RLock
 
 from checkpointing.errors import NothingToResume
@@ -43,7 +44,7 @@ from checkpointing.generations.unnamed import (
 from checkpointing.log.codec import MOST_TERM, LogRecord
 from checkpointing.log.folding import GivenUpNames
 from checkpointing.log.history import Commit, Entry, Generation, LogView, Pin, Quarantine, Tombstone
-from checkpointing.log.log import Log
+from checkpointing.log.log import Log, LogFull
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.stores.contract import Buffer, Store, StoreError, check_name
 
@@ -383,10 +384,16 @@ class Repository:
             )
 
     def _take_in(self, term: int, chosen: Sequence[Generation], *, is_named: bool) -> tuple[Generation, ...]:
-        adopted = tuple(one for one in chosen if self.commit_again(one, term))
+        adopted = tuple(one for one in chosen if self._has_room_for(one, term))
         for one in adopted if len(chosen) > 1 or is_named else ():
             self._log.append(Pin(name=one.name), term=term)
         return adopted
+
+    def _has_room_for(self, generation: Generation, term: int) -> bool:
+        """Commits it again, unless the log is full: then it stays unnamed, and the next save makes room."""
+        with suppress(LogFull):
+            return self.commit_again(generation, term)
+        return False
 
     def commit_again(self, generation: Generation, term: int | None = None) -> bool:
         """Commits the generation unless the log has given it up meanwhile; returns whether the log names it

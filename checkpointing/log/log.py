@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt, Fenced
 from checkpointing.log.codec import MOST_TERM, LogRecord, encode, excess_in
-from checkpointing.log.history import Entry, Fresh, Lease, LogView, after
+from checkpointing.log.history import Commit, Entry, Fresh, Lease, LogView, after
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.log.trust import MOST_RECORD_BYTES, Trust, log_folder, slot_name
 from checkpointing.stores.bounded import TooLarge, get_bounded
@@ -42,6 +42,10 @@ _MOST_SMALL_BYTES = 2**20
 # Anybody may plant a wrong hint, or junk under a far number. Neither must use the numbers up.
 _MOST_SKIPPED = 10**6
 MOST_RECORDS = 10**12
+
+
+class LogFull(StoreError):
+    """So many generations are kept that a record with one more is larger than what readers take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +148,7 @@ class Log:
             self._trust.refuse_to_append_unsigned()
             record = self._next(entry)
             data = self._trust.sign(record.number, entry, encode(record))
-            self._refuse_too_large(data)
+            self._refuse_too_large(entry, data)
             if (winner := self._create(record.number, data)) != data:
                 self._step_forward(bytes(winner or b""))
                 continue
@@ -249,15 +253,20 @@ class Log:
             log=self._trust.id_to_write(number, record_id),
         )
 
-    def _refuse_too_large(self, data: bytes) -> None:
-        """What a reader takes for damage is not written: all later records would be as large."""
+    def _refuse_too_large(self, entry: Entry, data: bytes) -> None:
+        """What a reader takes for damage is not written: all later records would be as large.
+
+        A commit leaves room for leases, and for what makes the records smaller again.
+        """
         excess = excess_in(data)
-        if len(data) > MOST_RECORD_BYTES:
-            excess = f"{len(data):,} bytes, and a reader takes at most {MOST_RECORD_BYTES:,}"
+        most = MOST_RECORD_BYTES - (MOST_RECORD_BYTES // 64 if isinstance(entry, Commit) else 0)
+        if len(data) > most:
+            excess = f"{len(data):,} bytes, of which at most {most:,} are written"
         if excess:
-            raise StoreError(
-                f"log: {self._folder}: the next record would have {excess}; "
-                "let fewer saves stay (checkpoint.retention, checkpoints unpin)"
+            raise LogFull(
+                f"log: {self._folder}: the next record would have {excess}; let fewer saves stay: start the "
+                "run again with a smaller checkpoint.retention, or unpin some (longhaul checkpoints unpin), "
+                "and the next save makes room"
             )
 
     def _create(self, number: int, data: bytes) -> Buffer | None:

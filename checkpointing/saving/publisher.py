@@ -22,6 +22,7 @@ from checkpointing.generations.garbage import sweep
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Verified
+from checkpointing.log.log import LogFull
 from checkpointing.saving.findings import HourlyFinding, not_deleted_text
 from checkpointing.saving.inbox import READ, WRITTEN, Inbox, message_name
 from checkpointing.saving.receipts import Receipt, decode_receipt, encode_receipt, merged
@@ -106,7 +107,14 @@ class Publisher:
     def _commit(self, cut: Cut) -> None:
         receipts = [self._receipt_of(cut, rank) for rank in range(cut.world_size)]
         manifest = merged(cut, receipts, self._attempt.table)
-        generation = self._repository.commit(manifest, term=self._attempt.term)
+        try:
+            generation = self._repository.commit(manifest, term=self._attempt.term)
+        except LogFull:
+            # Room is made after a save that succeeded, and none would succeed any more. What was unpinned
+            # is known once the log was read.
+            self._repository.refresh()
+            self._repository.retire(self._attempt.retention, term=self._attempt.term)
+            generation = self._repository.commit(manifest, term=self._attempt.term)
         self._unsettled.remove(cut.generation)
         self._tally.num_committed += 1
         self._tally.durable(generation)

@@ -10,7 +10,7 @@ from checkpointing.format.manifest import file_name
 from checkpointing.generations.choice import Candidate, choose
 from checkpointing.generations.repository import Repository, existing_run, generation_name
 from checkpointing.generations.retention import Retention
-from checkpointing.log.history import Pin, Stop
+from checkpointing.log.history import Pin, Stop, Unpin
 from checkpointing.saving.save import SaveFailed
 from checkpointing.stores.contract import Buffer, Store, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
@@ -365,6 +365,29 @@ def test_what_is_kept_cannot_be_deleted_by_mistake() -> None:
         repository.delete_objects(name, repository.objects_of(name))
     assert repository.discard([name], term=1) == ()
     assert payload(repository.store) == {name}
+
+
+@pytest.mark.parametrize("advice", ["retention", "unpin"])
+def test_a_run_that_keeps_too_much_for_its_log_saves_again_once_it_does_what_it_is_told(
+    advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkpointing.log.log.MOST_RECORD_BYTES", 8192)
+    repository, ranks = begin(MemoryStore(), retention=TWO if advice == "unpin" else Retention(last=1000))
+    with pytest.raises(StoreError, match=r"a smaller checkpoint\.retention, or unpin some .*makes room$"):
+        for step in range(10, 1000, 10):
+            name = ranks.save(step)
+            if advice == "unpin":
+                Repository(repository.store, RUN).append(Pin(name=name))
+    kept = Repository(repository.store, RUN).refresh().generations
+    if advice == "unpin":
+        for one in kept[:6]:
+            Repository(repository.store, RUN).append(Unpin(name=one.name))
+    else:
+        repository, ranks = begin(repository.store, retention=TWO)
+    for step in (1000, 1010, 1020):
+        ranks.save(step)
+    assert [one.step for one in repository.view.generations[-2:]] == [1010, 1020]
+    assert kept[0].name not in names(repository.view.generations)
 
 
 def test_generations_without_a_log_are_an_error_and_no_new_run() -> None:
