@@ -27,7 +27,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from cluster.probe.interfaces import towards
-from cluster.probe.roll_call import COMING_S, REMEDY, Unmet, all_met, connecting_s, told_if_late
+from cluster.probe.roll_call import COMING_S, KEEP_OFF, REMEDY, Unmet, all_met, connecting_s, told_if_late
 from cluster.run_key import KEY_BYTES, mac
 
 if TYPE_CHECKING:
@@ -146,9 +146,21 @@ def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
         return store
     address, port = _place_of(meeting)
     listener = _listening.pop(meeting, None) if rank == 0 else None
-    if listener is None:
-        _knock(rank, address, port)
-    return tcp_store(address, port, listener, timeout)
+    if listener is not None:
+        return tcp_store(address, port, listener, timeout)
+    _knock(rank, address, port)
+    try:
+        # Its server answers once rank 0 has come. torch asks an impostor again and again until then.
+        store = tcp_store(address, port, None, min(timeout, timedelta(seconds=COMING_S)))
+    except RuntimeError as error:
+        _knock(rank, address, port)  # Rank 0 may have ended.
+        raise Unmet(
+            f"rank {rank} on {socket.gethostname()}: what answers at {address}:{port} is not rank 0's store "
+            f"({error}): another process may be in its place; {KEEP_OFF}",
+            [],
+        ) from None
+    store.set_timeout(timeout)
+    return store
 
 
 def _place_of(meeting: str) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from ipaddress import ip_address
 from itertools import chain
 from threading import Thread, Timer
@@ -42,6 +43,7 @@ REMEDY = (
     "name the interface between the nodes (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), and open all ports "
     "between them: ranks use ports of the kernel's choice (net.ipv4.ip_local_port_range)"
 )
+KEEP_OFF = "keep others off the network between the machines"
 
 
 class Unmet(Exception):
@@ -50,6 +52,10 @@ class Unmet(Exception):
     def __init__(self, text: str, ranks: Sequence[int]) -> None:
         super().__init__(text)
         self.ranks = tuple(ranks)
+
+
+class Rank0Gone(RuntimeError):
+    """The store of rank 0 has ended, as it does with rank 0's process: what ended that one is the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,31 +84,55 @@ def connecting_s(num_ranks: int) -> float:
 def all_met(store: Any, rank: int, num_ranks: int, *, of_one_machine: bool, within_s: float) -> list[Card]:
     """Returns the cards of all ranks once they came and reach each other. Every rank calls this.
 
-    Raises ``Unmet``, with the same text on all ranks that came by then.
+    Raises ``Unmet``, with the same text on all ranks that came by then, and ``Rank0Gone``.
     """
     try:
-        return _rank_0_told(store, rank, num_ranks, of_one_machine, within_s)
+        return _told_if_lost(store, rank, num_ranks, of_one_machine, within_s)
     except Unmet as problem:
-        with suppress(RuntimeError):  # A lost connection.
-            if not store.check([_OVER]):
-                store.set(_OVER, json.dumps([str(problem), problem.ranks]))
+        with suppress(RuntimeError):  # Rank 0 is gone.
+            answering = _answering(store)
+            if not answering.check([_OVER]):
+                answering.set(_OVER, json.dumps([str(problem), problem.ranks]))
         if rank == 0:
             # The store may be this process's, and ends with what follows: others read it first.
             time.sleep(_LINGER_S)
         raise
 
 
-def _rank_0_told(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
-    """Meets. Rank 0 tells of what fails in the store; to the others it may be rank 0 that is gone."""
+def _told_if_lost(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
+    """Meets. Raises ``Unmet`` too if the store ends this rank's connection, and ``Rank0Gone`` if it has ended
+    itself.
+    """
     try:
         return _met(store, rank, num_ranks, of_one_machine, within_s)
     except (RuntimeError, ValueError) as error:  # torch's ``DistError`` is the first.
+        here = f"rank {rank} on {socket.gethostname()}" if rank else "rank 0"
         if rank:
-            raise
-        text = (
-            f"rank 0 cannot read what ranks tell ({error}): another process may have written in their place"
-        )
-        raise Unmet(text, []) from None
+            try:
+                # Rank 0 meets the same, and tells of it before it ends.
+                _until(_answering(store), lambda: False, time.monotonic() + _LINGER_S, num_ranks)
+            except RuntimeError:
+                raise Rank0Gone(
+                    f"{here}: connection closed, and rank 0's store does not answer any more ({error}); look "
+                    "into rank 0's log"
+                ) from None
+        raise Unmet(
+            f"{here} cannot read what ranks tell ({error}): another process may have written in their place; "
+            f"{KEEP_OFF}",
+            [],
+        ) from None
+
+
+def _answering(store: Any) -> Any:
+    """Returns the store, or another connection to it: torch's server ends that of a rank which asks for what
+    somebody else spoilt. Raises ``RuntimeError`` if no server answers.
+    """
+    try:
+        store.check([_OVER])
+    except RuntimeError:
+        store.set_timeout(timedelta(seconds=_REACH_S))
+        return store.clone()
+    return store
 
 
 def _met(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:

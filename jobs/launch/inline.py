@@ -25,7 +25,7 @@ from cluster.local_ray.variables import variables
 from cluster.probe import door
 from cluster.probe.interfaces import towards
 from cluster.probe.meeting import Stranger, on_loopback, prove
-from cluster.probe.roll_call import COMING_S, Unmet, all_met, connecting_s, told_if_late
+from cluster.probe.roll_call import COMING_S, Rank0Gone, Unmet, all_met, connecting_s, told_if_late
 from jobs.commandline.exit_codes import EXIT_FAILED
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.causes import cause_of
@@ -225,7 +225,7 @@ def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterato
             store.set_timeout(timeout)
             try:
                 cards = all_met(store, rank, size, of_one_machine=place.is_of_one_machine, within_s=COMING_S)
-            except Unmet as problem:
+            except (Unmet, Rank0Gone) as problem:
                 # All ranks end with the same sentence, which is all that anybody needs.
                 print(problem, file=sys.stderr, flush=True)
                 raise SystemExit(EXIT_FAILED) from None

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from datetime import timedelta
 from threading import Lock
 
 import pytest
@@ -14,6 +15,7 @@ from cluster.probe import interfaces, roll_call
 from cluster.probe.interfaces import advertised, interface_of, source_towards, towards
 from cluster.probe.roll_call import (
     Card,
+    Rank0Gone,
     Unmet,
     all_met,
     called,
@@ -21,6 +23,7 @@ from cluster.probe.roll_call import (
     first_of_each_place,
     who_is_unreached,
 )
+from jobs.execution.causes import is_echo
 
 NUM_RANKS = 8
 
@@ -219,6 +222,7 @@ class Spoilt(Store):
     """A stranger wrote a text where ranks are counted: torch's store then ends the connection."""
 
     is_lost = False
+    is_server_there = True
 
     def add(self, name: str, amount: int) -> int:
         self.is_lost = True
@@ -227,20 +231,53 @@ class Spoilt(Store):
     def check(self, names: Sequence[str]) -> bool:
         return self._fail() if self.is_lost else super().check(names)
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Nothing waits."""
+
+    def clone(self) -> Store:
+        if not self.is_server_there:
+            self._fail()
+        again = Store()
+        again.held = self.held
+        return again
+
     def _fail(self) -> int:
         raise RuntimeError("Failed to recv, got 0 bytes")
 
 
-def test_where_a_stranger_spoilt_the_count_rank_0_says_so_and_blames_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roll_call, "_LINGER_S", 0.0)
-    with pytest.raises(Unmet, match=r"^rank 0 cannot read what ranks tell \(Failed to recv") as found:
-        all_met(Spoilt(), 0, 2, of_one_machine=True, within_s=30)
+
+
+@pytest.mark.usefixtures("no_lingering")
+@pytest.mark.parametrize(("rank", "who"), [(0, "rank 0"), (1, "rank 1 on .*")])
+def test_where_a_stranger_spoilt_the_count_each_rank_says_so_and_blames_nobody(rank: int, who: str) -> None:
+    with pytest.raises(Unmet, match=rf"^{who} cannot read what ranks tell \(Failed to recv") as found:
+        all_met(Spoilt(), rank, 2, of_one_machine=True, within_s=30)
     assert found.value.ranks == ()
-    # Of the others it may be rank 0 that is gone.
-    with pytest.raises(RuntimeError, match=r"^Failed to recv"):
-        all_met(Spoilt(), 1, 2, of_one_machine=True, within_s=30)
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_what_rank_0_says_of_it_is_what_the_others_say() -> None:
+    store = Spoilt()
+    with pytest.raises(Unmet) as of_rank_0:
+        all_met(store, 0, 2, of_one_machine=True, within_s=30)
+    store.is_lost = False
+    with pytest.raises(Unmet) as of_rank_1:
+        all_met(store, 1, 2, of_one_machine=True, within_s=30)
+    assert str(of_rank_1.value) == str(of_rank_0.value)
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_where_rank_0_is_gone_the_others_only_echo_it() -> None:
+    store = Spoilt()
+    store.is_server_there = False
+    with pytest.raises(
+        Rank0Gone, match=r"^rank 1 on .*: connection closed, and rank 0's store does"
+    ) as found:
+        all_met(store, 1, 2, of_one_machine=True, within_s=30)
+    assert is_echo(f"Rank0Gone: {found.value}")
 
 
 @pytest.mark.parametrize("ranks", [[-1], [0, -1_000_000], [2], ["x"], [1.5e300]])

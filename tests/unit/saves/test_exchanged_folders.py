@@ -103,6 +103,19 @@ def test_what_is_planted_in_a_folder_for_everybody_after_the_first_look_is_not_o
         disk.inventory()
 
 
+@needs_root
+def test_a_share_is_not_read_from_what_was_exchanged_after_it_was_listed(node: Path) -> None:
+    disk = LocalTier(node / "disk", "r", 2)
+    keep(disk, OLD)
+    [(_, part)] = disk.inventory()
+    plant(node / "planted", OLD)
+    (node / "disk/runs").rename(node / "away")
+    (node / "planted/runs").rename(node / "disk/runs")
+    place = disk.place(OLD.generation)
+    with pytest.raises(Denied, match="runs: belongs to user 65534, and may hold anything"):
+        place.store.get(f"{place.folder}/{part.file}")
+
+
 def test_a_run_s_folder_that_others_may_write_to_is_refused_until_it_is_closed(tmp_path: Path) -> None:
     disk = LocalTier(tmp_path, "r", 2)
     keep(disk, OLD)

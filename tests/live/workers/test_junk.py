@@ -1,0 +1,147 @@
+"""A neighbour on the network sends junk to where ranks meet, or answers there: real processes on loopback."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch.distributed as dist
+
+from cluster.probe import meeting as meetings
+from cluster.probe.meeting import join, meet_at, tcp_store
+from cluster.probe.roll_call import Unmet
+from jobs.execution.causes import is_echo
+from tests.live.ranks import FORKS
+
+KEY = b"the run's own"
+DEADLINE_S = 120.0
+# What torch's clients send first, and questions with lengths that nobody has.
+HELLO = b"\x00" + (0x3C85F7CE).to_bytes(4, "little")
+JUNK = [
+    b"",
+    bytes(64),
+    b"\xff" * 4096,
+    b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+    HELLO + b"\x01" + (2**62).to_bytes(8, "little"),
+    HELLO + b"\x05" + (2**40).to_bytes(8, "little"),
+    HELLO + b"\x63",
+]
+
+
+def test_junk_in_the_rendezvous_is_dropped_and_the_ranks_meet() -> None:
+    with ranks() as (start, hear):
+        rank_0 = start(0, None, 2)
+        host, port = place_of(hear(rank_0))
+        kept = []
+        for junk in JUNK * 3:
+            kept.append(socket.create_connection((host, port), DEADLINE_S))
+            kept[-1].sendall(junk)
+        rank_1 = start(1, f"tcp://{host}:{port}", 2)
+        assert [hear(rank_0), hear(rank_1)] == ["met", "met"]
+
+
+def test_where_somebody_spoils_what_ranks_count_all_say_the_same_sentence_and_blame_nobody() -> None:
+    with ranks() as (start, hear):
+        rank_0 = start(0, None, 3)
+        host, port = place_of(hear(rank_0))
+        rank_1 = start(1, f"tcp://{host}:{port}", 3)
+        stranger = client(host, port)
+        stranger.wait(["longhaul/card/0", "longhaul/card/1"])
+        stranger.set("longhaul/card/num", "none")
+        said = [hear(rank_0), hear(rank_1)]
+    assert said[0] == said[1]
+    assert said[0].startswith("Unmet () rank 0 cannot read what ranks tell (")
+    assert "another process may have written in their place; keep others off the network" in said[0]
+
+
+def test_where_rank_0_dies_while_ranks_meet_the_others_echo_it_in_one_sentence() -> None:
+    with ranks() as (start, hear):
+        rank_0 = start(0, None, 3)
+        host, port = place_of(hear(rank_0))
+        rank_1 = start(1, f"tcp://{host}:{port}", 3)
+        client(host, port).wait(["longhaul/card/1"])
+        rank_0[0].kill()
+        said = hear(rank_1)
+    assert said.startswith("Rank0Gone: rank 1 on ")
+    assert "connection closed, and rank 0's store does not answer any more (" in said
+    assert is_echo(said)
+
+
+def test_who_answers_in_the_place_of_rank_0_is_told_with_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as impostor, ranks() as (start, hear):
+        threading.Thread(target=answer_junk, args=[impostor], daemon=True).start()
+        port = impostor.getsockname()[1]
+        said = hear(start(1, f"tcp://127.0.0.1:{port}", 2, coming_s=3.0))
+    assert said.startswith("Unmet () rank 1 on ")
+    assert f"what answers at 127.0.0.1:{port} is not rank 0's store (" in said
+
+
+def answer_junk(listener: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            with listener.accept()[0] as asked:
+                asked.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+
+
+Rank = tuple[BaseProcess, Connection]
+
+
+@contextmanager
+def ranks() -> Iterator[tuple[Any, Any]]:
+    """Inside, ranks are started and heard; the first rank 0 says where they meet."""
+    started: list[Rank] = []
+
+    def start(rank: int, meeting: str | None, world_size: int, coming_s: float = DEADLINE_S) -> Rank:
+        ours, theirs = FORKS.Pipe(duplex=False)
+        process = FORKS.Process(
+            target=be_rank, args=(meeting, rank, world_size, coming_s, theirs), daemon=True
+        )
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+        return process, ours
+
+    try:
+        yield start, hear
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.join()
+
+
+def hear(rank: Rank) -> str:
+    assert rank[1].poll(DEADLINE_S), "a rank says nothing"
+    said: str = rank[1].recv()
+    return said
+
+
+def place_of(meeting: str) -> tuple[str, int]:
+    host, _, port = meeting.removeprefix("tcp://").rpartition(":")
+    return host, int(port)
+
+
+def client(host: str, port: int) -> Any:
+    return tcp_store(host, port, None, timedelta(seconds=DEADLINE_S))
+
+
+def be_rank(meeting: str | None, rank: int, world_size: int, coming_s: float, answers: Connection) -> None:
+    meetings.COMING_S = coming_s
+    if meeting is None:
+        meeting = meet_at("127.0.0.1")
+        answers.send(meeting)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        join(meeting, "gloo", rank=rank, world_size=world_size, key=KEY, timeout_s=2 * DEADLINE_S)
+    except Unmet as error:
+        answers.send(f"Unmet {error.ranks} {error}")
+    except Exception as error:
+        answers.send(f"{type(error).__name__}: {error}")
+    else:
+        answers.send("met")
+        # Neither ends before the other is done.
+        dist.barrier()
