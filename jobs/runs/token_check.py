@@ -54,6 +54,11 @@ def find_data(spec: RunSpec) -> Data | None:
     return replace(data, held_out=replace(held_out, cache=None))
 
 
+def are_in_parts(data: Data | None) -> bool:
+    """Whether a mask keeps the documents or conversations of a row apart."""
+    return any(tokens.index.chat or tokens.end_id is not None for tokens in places_of(data))
+
+
 def places_of(data: Data | None) -> list[Tokens]:
     """The tokens of all sources that are trained on."""
     return [data] if isinstance(data, Tokens) else [one.tokens for one in data.sources] if data else []
@@ -61,8 +66,7 @@ def places_of(data: Data | None) -> list[Tokens]:
 
 def check_kernel(spec: RunSpec, group: WorkerGroup, data: Data | None) -> None:
     """Raises ``SpecError`` if the rows need a mask, which flash takes on no device but a CPU."""
-    is_masked = any(tokens.index.chat or tokens.end_id is not None for tokens in places_of(data))
-    if spec.attention == "flash" and is_masked and group.vendor != "cpu" and not group.simulated:
+    if spec.attention == "flash" and are_in_parts(data) and group.vendor != "cpu" and not group.simulated:
         raise SpecError(
             [
                 "attention: flash takes no mask on a device, but rows of several documents or conversations "

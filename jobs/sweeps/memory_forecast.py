@@ -75,15 +75,21 @@ class MemoryPrediction:
         return sum(astuple(self))
 
 
-def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
-    """Predicts a rank's peak memory: growth above an idle worker on a CPU, all used memory on a device."""
+def predict_memory(recipe: Recipe, *, on_cpu: bool, in_parts: bool = False) -> MemoryPrediction:
+    """Predicts a rank's peak memory: growth above an idle worker on a CPU, all used memory on a device.
+
+    ``in_parts``: rows hold several documents or conversations, and a mask keeps these apart.
+    """
     state = _state(recipe, on_cpu)
     starts = replace(
-        state.as_backward_starts, activations=_activations(recipe, on_cpu), logits=_logits(recipe)
+        state.as_backward_starts, activations=_activations(recipe, on_cpu, in_parts), logits=_logits(recipe)
     )
     ends = state.as_backward_ends
     reaches_first_block = replace(
-        ends, working=ends.working - state.after_blocks, activations=_tokens(recipe) * _block(recipe, on_cpu)
+        ends,
+        working=ends.working - state.after_blocks,
+        activations=_tokens(recipe) * _block(recipe, on_cpu, in_parts)
+        + (mask_of_parts_bytes(recipe) if in_parts else 0),
     )
     moments = [starts, reaches_first_block, ends, state.as_update_runs]
     if recipe.fp8 != "none":
@@ -91,6 +97,11 @@ def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
     peak = max(moments, key=lambda moment: moment.total)
     live = _prediction(state, peak)
     return replace(live, overhead=round(_overhead(recipe, live.total, on_cpu)))
+
+
+def mask_of_parts_bytes(recipe: Recipe) -> int:
+    """The mask that keeps a row's documents apart: one for each row, which all heads and layers share."""
+    return _compute(recipe) * recipe.micro_batch * recipe.seq_len**2
 
 
 def offloaded_bytes(recipe: Recipe) -> int:
@@ -333,26 +344,27 @@ def _embedding_gradient(recipe: Recipe) -> float:
     return 2 * whole if recipe.model.tied_embeddings else whole
 
 
-def _activations(recipe: Recipe, on_cpu: bool) -> float:
+def _activations(recipe: Recipe, on_cpu: bool, in_parts: bool) -> float:
     """What the forward pass keeps for the backward pass.
 
     With checkpointing, one block's is there in full besides what all blocks keep: as it is computed again.
     A compiled block doesn't compute again what it has kept.
     """
-    kept = _kept_of_block(recipe, on_cpu)
+    kept = _kept_of_block(recipe, on_cpu, in_parts)
     blocks = recipe.model.num_layers * kept
     if recipe.activation_checkpointing != "none":
-        blocks += _block(recipe, on_cpu) - (0 if recipe.compile == "none" else kept)
+        blocks += _block(recipe, on_cpu, in_parts) - (0 if recipe.compile == "none" else kept)
     mask = _compute(recipe) * recipe.seq_len**2 if _is_masked(recipe) else 0
+    mask += mask_of_parts_bytes(recipe) if in_parts else 0
     return _tokens(recipe) * (blocks + _norm_and_output(recipe, on_cpu)) + mask
 
 
-def _kept_of_block(recipe: Recipe, on_cpu: bool) -> float:
+def _kept_of_block(recipe: Recipe, on_cpu: bool, in_parts: bool) -> float:
     """What one block keeps for one token until its backward pass begins."""
     model, size = recipe.model, _compute(recipe)
     match recipe.activation_checkpointing:
         case "none":
-            return _block(recipe, on_cpu)
+            return _block(recipe, on_cpu, in_parts)
         case "selective":
             # The input, and the outputs of attention and of seven products. A compiled block does without the
             # last product's, which is the next block's input.
@@ -365,13 +377,15 @@ def _kept_of_block(recipe: Recipe, on_cpu: bool) -> float:
             assert_never(unknown)
 
 
-def _block(recipe: Recipe, on_cpu: bool) -> float:
+def _block(recipe: Recipe, on_cpu: bool, in_parts: bool) -> float:
     """What one block keeps for one token. Of the attention scores only their sums are kept."""
     if recipe.compile == "block":
-        return _compiled_block(recipe, on_cpu)
+        return _compiled_block(recipe, on_cpu, in_parts)
     model, size = recipe.model, _compute(recipe)
     # Kept are queries, keys, values, the output, and one log-sum per query and head.
-    attention = size * (2 * model.attention_size + 2 * _kv_size(recipe, on_cpu)) + _FP32 * model.num_heads
+    attention = (
+        size * (2 * model.attention_size + 2 * _kv_size(recipe, on_cpu, in_parts)) + _FP32 * model.num_heads
+    )
     if model.qk_norm:
         # Each keeps its input as other norms do, and the output is queries or keys before their rotation.
         # Attention's output is kept a second time, laid out for its product.
@@ -382,7 +396,7 @@ def _block(recipe: Recipe, on_cpu: bool) -> float:
     return 2 * _norm_and_output(recipe, on_cpu) + attention + mlp
 
 
-def _compiled_block(recipe: Recipe, on_cpu: bool) -> float:
+def _compiled_block(recipe: Recipe, on_cpu: bool, in_parts: bool) -> float:
     """What AOTAutograd's partitioner keeps: what products and attention read, and the sums of norms.
 
     All else is computed again, inside the kernels that read it. Seen by the tensors that the compiled forward
@@ -391,7 +405,7 @@ def _compiled_block(recipe: Recipe, on_cpu: bool) -> float:
     model, size = recipe.model, _compute(recipe)
     # The input, both norms' outputs, and the output projection's, from which the second norm's input comes.
     hidden = 4 * model.hidden_size
-    attention = 2 * model.attention_size + 2 * _kv_size(recipe, on_cpu)
+    attention = 2 * model.attention_size + 2 * _kv_size(recipe, on_cpu, in_parts)
     sums = 2 + model.num_heads
     if model.qk_norm:
         # Queries and keys before their norms; and attention's output a second time, as above.
@@ -402,9 +416,9 @@ def _compiled_block(recipe: Recipe, on_cpu: bool) -> float:
     return size * (hidden + attention + mlp) + _FP32 * sums
 
 
-def _kv_size(recipe: Recipe, on_cpu: bool) -> int:
+def _kv_size(recipe: Recipe, on_cpu: bool, in_parts: bool) -> int:
     """The width of keys or values as attention takes them: repeated for kernels without grouped queries."""
-    is_repeated = not on_cpu and (_is_masked(recipe) or recipe.precision == "fp32")
+    is_repeated = not on_cpu and (in_parts or _is_masked(recipe) or recipe.precision == "fp32")
     return recipe.model.attention_size if is_repeated else recipe.model.kv_size
 
 

@@ -84,9 +84,12 @@ class MemoryFit:
         return self.limit_bytes is None or self.predicted.total <= self.limit_bytes
 
 
-def memory_fit(recipe: Recipe, group: WorkerGroup, answer: Placed | Refused) -> MemoryFit:
+def memory_fit(
+    recipe: Recipe, group: WorkerGroup, answer: Placed | Refused, *, in_parts: bool = False
+) -> MemoryFit:
+    """``in_parts``: see ``predict_memory``."""
     return MemoryFit(
-        predicted=predict_memory(recipe, on_cpu=_is_on_cpu(group)),
+        predicted=predict_memory(recipe, on_cpu=_is_on_cpu(group), in_parts=in_parts),
         limit_bytes=_memory_limit(group, answer, None),
     )
 

@@ -13,7 +13,7 @@ from jobs.doctor.examination import Forecast
 from jobs.doctor.forecast import forecast
 from jobs.execution.resources import mode_of
 from jobs.runs.tasks import Beginning
-from jobs.runs.token_check import Data, num_samples
+from jobs.runs.token_check import Data, are_in_parts, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.sweeps.plan import PREDICTION_ERROR, MemoryFit, memory_fit, seconds_per_step
 
@@ -88,7 +88,10 @@ def plan_of(
         source=inventory.source,
         spec=spec,
         num_steps=num_steps,
-        sizes=tuple(_size(spec, size, inventory, group, num_steps) for size in spec.sizes),
+        sizes=tuple(
+            _size(spec, size, inventory, group, num_steps, in_parts=are_in_parts(tokens))
+            for size in spec.sizes
+        ),
         begins=words,
         begins_at_step=step,
         finished_step=finished if is_finished else None,
@@ -102,7 +105,13 @@ def _goes_on(begins: Beginning) -> bool:
 
 
 def _size(
-    spec: RunSpec, world_size: int, inventory: Inventory, group: WorkerGroup, num_steps: int
+    spec: RunSpec,
+    world_size: int,
+    inventory: Inventory,
+    group: WorkerGroup,
+    num_steps: int,
+    *,
+    in_parts: bool,
 ) -> SizePlan:
     mode = mode_of(share_nodes=True, spread=spec.spread)
     (answer,) = place([Request(group=group.name, num_workers=world_size, mode=mode)], inventory)
@@ -112,7 +121,7 @@ def _size(
         world_size=world_size,
         placement=answer.describe() if isinstance(answer, Placed) else None,
         refused=None if isinstance(answer, Placed) else answer.reason,
-        fit=memory_fit(recipe, group, answer) if is_placed else None,
+        fit=memory_fit(recipe, group, answer, in_parts=in_parts) if is_placed else None,
         step_s=seconds_per_step(recipe, group),
     )
 

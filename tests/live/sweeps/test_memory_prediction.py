@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jobs.sweeps.memory_forecast import MemoryPrediction, predict_memory
+from jobs.sweeps.memory_forecast import MemoryPrediction, mask_of_parts_bytes, predict_memory
 from jobs.training.benchmark.feed import BatchFeed
 from jobs.training.device import host_memory
-from jobs.training.models.decoder import Block, positions_of
+from jobs.training.models.decoder import Block, Positions, positions_of, within_samples
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
@@ -190,6 +190,40 @@ def kept_of_block(recipe: Recipe, backend: str | None = None) -> float:
     for other in (*block.parameters(), *positions.rotation):
         kept.pop(other.untyped_storage().data_ptr(), None)
     return sum(num_bytes for num_bytes, _ in kept.values()) / recipe.seq_len
+
+
+def test_a_mask_that_keeps_documents_apart_is_held_once_for_all_heads_and_blocks() -> None:
+    for precision in PRECISIONS:
+        recipe = recipe_for("llama-tiny", "fsdp", precision=precision, seq_len=64)
+        recipe = replace(recipe, micro_batch=3)
+        dtype = COMPUTE_DTYPE[recipe.precision]
+        plain = positions_of(recipe.model, recipe.seq_len, CPU, dtype)
+        begins = torch.zeros(recipe.micro_batch, recipe.seq_len, dtype=torch.bool)
+        begins[:, ::10] = True
+        apart = within_samples(recipe.model, plain, begins)
+        more = kept_of_blocks(recipe, apart) - kept_of_blocks(recipe, plain)
+        assert more == mask_of_parts_bytes(recipe)
+
+
+def kept_of_blocks(recipe: Recipe, positions: Positions) -> int:
+    """The bytes that the forward passes of two blocks keep, besides their weights and the rotation."""
+    dtype = COMPUTE_DTYPE[recipe.precision]
+    blocks = [Block(recipe.model, recipe).to(dtype) for _ in range(2)]
+    size = (recipe.micro_batch, recipe.seq_len, recipe.model.hidden_size)
+    hidden = torch.zeros(size, dtype=dtype, requires_grad=True)
+    kept: dict[int, tuple[int, torch.Tensor]] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes(), tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for block in blocks:
+            hidden = block(hidden, positions.rotation, positions.mask, positions.grouped)
+    for other in (*(one for block in blocks for one in block.parameters()), *positions.rotation):
+        kept.pop(other.untyped_storage().data_ptr(), None)
+    return sum(num_bytes for num_bytes, _ in kept.values())
 
 
 def predicted_of_block(recipe: Recipe) -> float:

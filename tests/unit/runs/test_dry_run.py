@@ -169,3 +169,18 @@ def test_flash_with_a_mask_is_refused_where_no_kernel_takes_it(
     where = ["--cluster", "cluster.yaml"] if group == "nvidia" else []
     assert main(["train", "small.yaml", "--dry-run", *where, *given]) == code
     assert ("attention: flash takes no mask on a device" in capsys.readouterr().err) == (code == 2)
+
+
+def test_the_mask_of_documents_that_are_kept_apart_is_in_the_forecast(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    LocalStore(Path("tokens")).put("train.bin", bytes(2 * 2_000_000))
+    found = []
+    for attention in ("causal", "per_document, end_id: 2"):
+        data = f"data={{kind: tokens, path: tokens/train.bin, attention: {attention}}}"
+        given = [f"--set={data}", "--set=seq_len=512", "--set=micro_batch=32", "--json"]
+        assert main(["train", "small.yaml", "--dry-run", *given]) in (0, 3)
+        found.append(checked("train_dry_run", capsys.readouterr().out)["sizes"][0])
+    causal, apart = (one["predicted_memory_bytes"] for one in found)
+    # The heap of a CPU holds a tenth more than is live.
+    assert apart - causal == pytest.approx(1.1 * 4 * 32 * 512**2, rel=1e-6)

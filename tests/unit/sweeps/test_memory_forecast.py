@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from jobs.spec_schema.combinations import impossible
-from jobs.sweeps.memory_forecast import offloaded_bytes, predict_memory
+from jobs.sweeps.memory_forecast import mask_of_parts_bytes, offloaded_bytes, predict_memory
 from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
 from jobs.training.task.presets import preset
 from jobs.training.task.settings import Checkpointing
@@ -185,3 +185,32 @@ def test_a_window_that_bites_costs_a_mask_and_one_that_does_not_costs_nothing() 
         windowed = predict_memory(replace(mistral, seq_len=length), on_cpu=True).activations
         plain = predict_memory(replace(unlimited, seq_len=length), on_cpu=True).activations
         assert windowed - plain == (2 * length**2 if is_larger else 0)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize("mode", get_args(Checkpointing))
+def test_documents_that_are_kept_apart_take_a_mask_for_each_row(mode: Checkpointing, on_cpu: bool) -> None:
+    recipe = replace(
+        LLAMA_8B,
+        precision="bf16",
+        strategy="fsdp",
+        seq_len=8192,
+        micro_batch=2,
+        activation_checkpointing=mode,
+    )
+    assert mask_of_parts_bytes(recipe) == 2 * 2 * 8192**2
+    causal, apart = (predict_memory(recipe, on_cpu=on_cpu, in_parts=in_parts) for in_parts in (False, True))
+    more = apart.activations - causal.activations - mask_of_parts_bytes(recipe)
+    # With a mask no kernel of a device takes grouped keys and values, so each block's are repeated.
+    model = recipe.model
+    repeated = 2 * 2 * (model.attention_size - model.kv_size) * 2 * 8192
+    num_kept = {"none": model.num_layers, "selective": 1, "full": 1}[mode]
+    assert more == (0 if on_cpu else num_kept * repeated)
+
+
+def test_the_mask_is_there_as_the_backward_pass_reaches_the_first_block() -> None:
+    """Where that is the peak: all gradients are alive, and little else."""
+    recipe = replace(LLAMA_8B, activation_checkpointing="full", cross_entropy="chunked", seq_len=8192)
+    causal, apart = (predict_memory(recipe, on_cpu=True, in_parts=in_parts) for in_parts in (False, True))
+    assert causal.gradients == 4 * recipe.model.num_parameters
+    assert apart.activations - causal.activations == mask_of_parts_bytes(recipe)
