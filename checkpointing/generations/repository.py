@@ -45,7 +45,7 @@ from checkpointing.log.codec import MOST_TERM, LogRecord
 from checkpointing.log.folding import GivenUpNames
 from checkpointing.log.history import Commit, Entry, Generation, LogView, Pin, Quarantine, Tombstone
 from checkpointing.log.log import Log, LogFull
-from checkpointing.log.signing import Signer, store_key
+from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError, store_key
 from checkpointing.stores.contract import Buffer, Store, StoreError, check_name
 
 _NOTE = re.compile(r"([0-9]{12})\.json")
@@ -183,6 +183,20 @@ class Repository:
         """Says whether the log is signed with the key of this process. Call it after ``refresh``."""
         with self._lock:
             return self._log.is_signed()
+
+    def refuse_as_origin(self, what: str) -> None:
+        """Raises ``StoreKeyError`` if another run is to begin from ``what``, the log may be anybody's, and
+        ``what`` does not name a generation, which is the user's word for it. Call it after ``refresh``.
+        """
+        with self._lock:
+            if term_of(what) is not None or not self._log.is_anybodys():
+                return
+        place = f"{self.store.url}/runs/{self.run}"
+        raise StoreKeyError(
+            f"{place}/log: none of its records is signed with the key in {VARIABLE}, so whoever may write to "
+            "that store can have made them; look at the checkpoint that you trust, and name it with "
+            f"--resume {place}/gen/NAME (`longhaul checkpoints list` has the names)"
+        )
 
     def is_only_of(self, owners: str) -> bool:
         """Says whether one whose name begins with ``owners`` began the log, and nobody else has taken the run

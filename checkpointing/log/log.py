@@ -197,6 +197,10 @@ class Log:
             self.append(Fresh(), term=term)
         return term
 
+    def is_anybodys(self) -> bool:
+        """Says whether there is a key, and it signed nothing of the log as it was read last."""
+        return self._trust.is_anybodys(before=self._number + 1)
+
     def is_signed(self) -> bool:
         """Says whether the log, as it was read last, is signed with the key of this process."""
         return self._trust.is_signed_with_our_key(before=self._number + 1)

@@ -142,12 +142,16 @@ class Trust:
                 "planted the log: give the run another name"
             )
 
+    def is_anybodys(self, *, before: int) -> bool:
+        """Says whether there is a key, and records are believed of which it signed none."""
+        return self._signer.has_key and self._num_believed > 0 and not self.is_signed(before=before)
+
     def refuse_what_nobody_signed(self, *, before: int) -> None:
         """Raises ``StoreKeyError`` if there is a key, and records are believed of which it signed none.
 
         Damaged records alone are stepped over: nothing follows from them.
         """
-        if not self._signer.has_key or not self._num_believed or self.is_signed(before=before):
+        if not self.is_anybodys(before=before):
             return
         raise StoreKeyError(
             f"{self._place()}: none of its records is signed with the key in {VARIABLE}, so whoever may "

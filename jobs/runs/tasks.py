@@ -53,13 +53,16 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
     """Where to begin: from another run, or from one of the run's own generations. Raises an error if it does
     not exist.
 
-    ``--resume`` may name another run by its place in a store: then that run's latest generation is the
-    beginning. It may also name a complete generation of this run that is missing from the log.
+    ``--resume`` may name another run, or a generation of it, by its place in a store. Of a run, the latest
+    generation is the beginning; where there is a key, its log must be signed. It may also name a complete
+    generation of this run that is missing from the log.
     """
     view = repository.refresh()
     url, slash, name = resume.rstrip("/").rpartition("/runs/")
     if slash:
-        return Beginning(origin=_origin(url, name, resume), what="latest", fresh=fresh, term=view.term + 1)
+        return Beginning(
+            origin=_origin(url, name, resume, spec), what="latest", fresh=fresh, term=view.term + 1
+        )
     if resume != "latest" and fresh:
         raise SpecError([f"--resume {resume} and --fresh exclude each other; give one of them"])
     if resume != "latest" and resume not in {one.name for one in repository.unnamed(resume)}:
@@ -67,13 +70,18 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
     return Beginning(origin=None, what=resume, fresh=fresh, term=view.term + 1)
 
 
-def _origin(url: str, name: str, resume: str) -> Origin:
+def _origin(url: str, place: str, resume: str, spec: RunSpec) -> Origin:
     store = open_store(url, base=store_base())
+    name, _, generation = place.partition("/gen/")
     try:
-        existing_run(store, name)
+        repository = existing_run(store, name)
     except NothingToResume:
         raise NothingToResume(f"--resume {resume}: there is no run {name!r} in {store.url}") from None
-    return Origin(store=store.url, run=name)
+    what = generation or "latest"
+    repository.refuse_as_origin(what)
+    if generation:
+        find(repository.view, generation, spec.checkpoint.retention)
+    return Origin(store=store.url, run=name, what=what)
 
 
 class Tasks:

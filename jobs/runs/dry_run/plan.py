@@ -129,7 +129,9 @@ def _size(
 def _where(repository: Repository, begins: Beginning) -> tuple[int | None, str]:
     """The step after which the run would go on, if it is known, and that in words."""
     if begins.origin is not None:
-        return None, f"from the newest checkpoint of {begins.origin.run} in {begins.origin.store}"
+        origin = begins.origin
+        what = "the newest checkpoint" if origin.what == "latest" else origin.what
+        return None, f"from {what} of {origin.run} in {origin.store}"
     view = repository.view
     if begins.fresh:
         kept = len(of_this_life(view))

@@ -142,7 +142,8 @@ def _restore_any(
     if start.generation is None and origin is not None:
         source = _Source(repository=origin, disk=None, term=None)
         warning = start.warning
-        start = _restore(replace(saved, resume="latest"), context, state, source)
+        assert task.origin is not None
+        start = _restore(replace(saved, resume=task.origin.what), context, state, source)
         start = replace(start, warning="; ".join(filter(None, [warning, start.warning])) or None)
     elif start.generation is None and task.weights:
         begin_with(Path(task.weights), task.recipe.model, engine)
@@ -288,6 +289,8 @@ def _decide(saved: SavedRun, source: _Source, refused: dict[str, str], on_disk: 
     repository = source.repository
     try:
         view = repository.refresh()
+        if source.term is None:
+            repository.refuse_as_origin(saved.resume)
         decision = choose(
             view,
             on_disk,

@@ -80,10 +80,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Another run; a new run starts from that run's newest usable generation."""
+    """Another run. A new run starts from ``what`` of it: its newest usable generation, or a named one."""
 
     store: str
     run: str
+    what: str = "latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

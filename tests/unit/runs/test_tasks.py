@@ -10,7 +10,9 @@ import pytest
 
 from checkpointing.errors import Fenced, NothingToResume
 from checkpointing.generations.repository import Repository
+from checkpointing.log.codec import signed
 from checkpointing.log.history import Commit, Entry, Fresh, Lease
+from checkpointing.log.signing import VARIABLE, StoreKeyError
 from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
@@ -37,7 +39,7 @@ from tests.unit.recovery.test_loop import (
     spoilt,
     stopped,
 )
-from tests.unit.small_generations import RUN, generation, good, view_of
+from tests.unit.small_generations import RUN, Ranks, generation, good, view_of
 
 
 def asked(what: str = "best", *, fresh: bool = False, term: int = 2) -> Beginning:
@@ -270,3 +272,68 @@ def test_what_is_evaluated_on_is_known_apart_from_what_is_trained_on() -> None:
         assert task.held_out.ledger not in {one.ledger for one in task.places}
         assert task.held_out.known == known
         LedgerWriter(store, task.held_out.ledger, term=task.term, rank=0).write([seen])
+
+
+def with_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes = b"k" * 32) -> None:
+    path = tmp_path / f"key-{key.hex()[:2]}"
+    path.write_bytes(key)
+    path.chmod(0o600)
+    monkeypatch.setenv(VARIABLE, str(path))
+
+
+def another_run(tmp_path: Path) -> tuple[str, str]:
+    """The place of a run that saved, and the name of its one generation."""
+    repository = Repository(LocalStore(tmp_path / "theirs"), "another")
+    ranks = Ranks(repository, repository.take_over("them"))
+    return f"{tmp_path}/theirs/runs/another", ranks.save(10)
+
+
+def begun(resume: str) -> Origin | None:
+    return beginning(resume, Repository(MemoryStore(), RUN), spec(), fresh=False).origin
+
+
+def test_with_a_key_no_run_begins_from_the_newest_checkpoint_of_a_log_that_nobody_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name = another_run(tmp_path)
+    theirs = f"{tmp_path}/theirs"
+    assert begun(place) == Origin(store=theirs, run="another")
+    with_key(tmp_path, monkeypatch)
+    for resume in (place, f"{place}/", f"{place}/gen/best", f"{place}/gen/step:10"):
+        with pytest.raises(StoreKeyError, match=r"none of its records is signed.*\(`longhaul.*`") as no:
+            begun(resume)
+        assert "\n" not in str(no.value)
+        assert f"--resume {place}/gen/NAME" in str(no.value)
+    assert begun(f"{place}/gen/{name}") == Origin(store=theirs, run="another", what=name)
+
+
+def test_a_forged_signature_makes_no_log_of_another_run_one_to_begin_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = another_run(tmp_path)
+    store = LocalStore(tmp_path / "theirs")
+    newest = max(store.list("runs/another/log"))
+    store.put(newest, signed(bytes(store.get(newest)), "f" * 64))
+    with_key(tmp_path, monkeypatch)
+    with pytest.raises(StoreKeyError, match="none of its records is signed"):
+        begun(place)
+
+
+def test_with_a_key_a_run_begins_from_another_that_it_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    place, _ = another_run(tmp_path)
+    assert begun(place) == Origin(store=f"{tmp_path}/theirs", run="another")
+    with_key(tmp_path, monkeypatch, b"x" * 32)
+    with pytest.raises(StoreKeyError, match="no record was signed with the key"):
+        begun(place)
+
+
+def test_a_checkpoint_of_another_run_that_is_named_is_there_or_is_named_in_the_refusal(
+    tmp_path: Path,
+) -> None:
+    place, name = another_run(tmp_path)
+    assert begun(f"{place}/gen/step:10") == Origin(store=f"{tmp_path}/theirs", run="another", what="step:10")
+    with pytest.raises(NothingToResume, match=rf"'000000000099-t1-a' is none of .*{name}"):
+        begun(f"{place}/gen/000000000099-t1-a")
