@@ -52,7 +52,7 @@ def test_a_log_that_was_exchanged_once_the_driver_looked_at_it_is_not_begun_from
     done = run([sys.executable, "-c", EXCHANGED, *begin], **{VARIABLE: str(key)})
     assert done.returncode == 2, done.stderr
     assert f"--resume {place}/gen/NAME" in done.stderr
-    assert not LocalStore(store).list("runs/r/gen")
+    assert not [*LocalStore(store).list("runs/r/gen")]
 
     begin[-1] += f"/gen/{first.name}"
     done = run([sys.executable, "-m", "jobs.cli", *begin], **{VARIABLE: str(key)})
