@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpointing.errors import Corrupt
-from checkpointing.format.manifest import MANIFEST, MOST_MANIFEST_BYTES, Cut
+from checkpointing.format.manifest import MANIFEST, MOST_MANIFEST_BYTES, Cut, term_of
 from checkpointing.generations.choice import Spoilt, is_trusted
 from checkpointing.generations.manifests import summary_of
 from checkpointing.generations.retention import of_this_life
@@ -110,9 +110,11 @@ def _whole(
         if not may_parse(name, data):
             return None
         summary = summary_of(data)
-        is_of_here = (summary.cut.run, summary.cut.generation) == (run, name)
+        cut = summary.cut
+        # A term that the name does not show would make all that the run saves from there on older.
+        is_of_here = (cut.run, cut.generation, cut.term) == (run, name, term_of(name))
         if is_of_here and {f"{folder}/{file}" for file in summary.files} <= set(objects):
-            return generation_of(summary.cut, summary.num_bytes, data, now_s)
+            return generation_of(cut, summary.num_bytes, data, now_s)
     return None
 
 

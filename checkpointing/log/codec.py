@@ -25,6 +25,7 @@ MAC_BYTES = 73
 LOG_BYTES = 25
 # Names of saves have room for a thousand times as many.
 MOST_TERM = 10**9
+MOST_NAMED_TERM = 1000 * MOST_TERM
 _MOST_CHARS = 200
 _HEAD = re.compile(
     rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})",'
@@ -118,6 +119,8 @@ def _check(record: LogRecord) -> None:
         _check_generation(record.entry.generation)
     view = record.view
     counted = (view.term, view.life, view.life_term, view.num_lost, *view.loads.values())
+    if terms := [one.term for one in view.generations if one.term >= MOST_NAMED_TERM]:
+        raise ValueError(f"a generation of term {terms[0]} in record {record.number}")
     # A record adds one to each at most. So behind a number that is believed, none has no room.
     if max(counted) >= MOST_TERM + record.number:
         raise ValueError(f"{max(counted)} terms, lives, loads or lost records in record {record.number}")

@@ -2,11 +2,12 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from checkpointing.errors import Fenced
+from checkpointing.errors import Fenced, NothingToResume
 from checkpointing.format.manifest import MANIFEST, encode_manifest, manifest_of
 from checkpointing.generations import manifests, unnamed
 from checkpointing.generations.adoption import adopt, adoptable
@@ -14,6 +15,7 @@ from checkpointing.generations.audit import audit_log
 from checkpointing.generations.choice import choose
 from checkpointing.generations.manifests import Summary, summary_of
 from checkpointing.generations.repository import Repository
+from checkpointing.log import codec
 from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
 from checkpointing.log.history import Commit, Entry, Lease, LogView, Pin, Stop, after
 from checkpointing.log.log import Log, numbers_in
@@ -62,9 +64,12 @@ def forge(store: Store, entry: Entry = PLANTED, *, mac: str | None = "f" * 64) -
     return number
 
 
-def leave(store: Store, step: int, *, term: int, number: int, mac: str | None = None) -> str:
+def leave(
+    store: Store, step: int, *, term: int, number: int, mac: str | None = None, told_term: int | None = None
+) -> str:
     """A whole generation that nobody committed, of the next number in its term."""
     cut = cut_of(step, term=term, number=number)
+    cut = replace(cut, term=told_term or term)
     repository = Repository(store, RUN)
     repository.put_file(cut.generation, part_of(cut, 0).file, file_of(cut, 0))
     manifest = encode_manifest(manifest_of(cut, [part_of(cut, 0)]))
@@ -418,3 +423,72 @@ def test_a_manifest_that_was_exchanged_or_is_gone_is_not_signed_by_us(
     assert repository.signed_ones([kept]) == []
     store.delete(place)
     assert repository.signed_ones([kept]) == []
+
+
+# Terms that somebody planted.
+
+
+@pytest.mark.parametrize("higher", [1, 10**6])
+def test_with_a_key_a_planted_generation_of_a_higher_term_is_told_and_never_chosen(
+    higher: int, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name raises the term, as that of a save whose lease is lost must; no record of ours is refused."""
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10, 20)
+    planted = leave(store, 30, term=1 + higher, number=9)
+    repository = Repository(store, RUN)
+    assert repository.take_over("me") == 2 + higher
+    assert names(repository.surplus.kept) == [planted]
+    chosen = choose(repository.view).chosen
+    assert chosen and chosen.name == saved[-1]
+    saved += trained(store, 40)
+    assert kept(store) == saved
+    assert planted in Repository(store, RUN).stored_generations()
+
+
+@pytest.mark.parametrize("higher", [1, 10**6])
+def test_without_a_key_a_planted_generation_of_a_higher_term_is_told_and_the_run_goes_on_from_a_named_one(
+    higher: int, store: Store
+) -> None:
+    saved = trained(store, 10, 20)
+    planted = leave(store, 30, term=1 + higher, number=9)
+    with pytest.raises(NothingToResume, match=rf"does not name {planted}.*--resume NAME.*--fresh"):
+        trained(store)
+    assert kept(store) == saved
+    saved += trained(store, 25, what=saved[-1])
+    assert kept(store) == saved
+    chosen = choose(Repository(store, RUN).refresh()).chosen
+    assert chosen and chosen.name == saved[-1]
+    saved += trained(store, 40)
+    assert kept(store) == saved
+
+
+@pytest.mark.parametrize("term", [2**62, 2])
+def test_a_generation_whose_manifest_tells_another_term_than_its_name_is_no_whole_one(
+    term: int, store: Store
+) -> None:
+    """Taken into the log by ``adopt``, it would be newer than all that the run saves from there on."""
+    trained(store, 10)
+    planted = leave(store, 30, term=1, number=9, told_term=term)
+    repository = Repository(store, RUN)
+    repository.refresh()
+    assert (repository.unnamed(), adoptable(repository)) == ([], [])
+    assert planted in repository.stored_generations()
+
+
+@pytest.mark.parametrize("term", [10**12, 2**62])
+def test_a_record_of_a_generation_with_a_term_that_no_name_has_room_for_is_damage(
+    term: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = trained(store, 10)
+    entry = Commit(generation=generation(7, term=term))
+    with pytest.raises(ValueError, match=f"a generation of term {term} in record"):
+        forge(store, entry, mac=None)
+    with monkeypatch.context() as without:
+        without.setattr(codec, "MOST_NAMED_TERM", 2**63)
+        number = forge(store, entry, mac=None)
+    assert kept(store) == saved
+    store.delete(slot_name(RUN, number))
+    largest = generation(7, term=10**12 - 1)
+    forge(store, Commit(generation=largest), mac=None)
+    assert kept(store) == [*saved, largest.name]
