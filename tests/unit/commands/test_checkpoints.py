@@ -238,9 +238,9 @@ def test_a_flipped_bit_ends_with_1_and_only_a_wish_quarantines(
     assert ask("verify", "--quarantine") == 1
     states = [one.quarantined is None for one in repository.refresh().generations]
     assert states == [True, False, True]
-    number = len(repository.records())
+    number = len(list(repository.records()))
     assert ask("verify", "--quarantine") == 1
-    assert len(repository.records()) == number
+    assert len(list(repository.records())) == number
 
 
 def test_a_reason_that_somebody_planted_forges_no_line(

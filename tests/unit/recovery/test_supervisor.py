@@ -568,7 +568,7 @@ def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
 
     stage = Stage(dies_while_somebody_wishes)
     assert stage.keep() == 0
-    assert isinstance(stage.repository.records()[-1].entry, Stopped)
+    assert isinstance(list(stage.repository.records())[-1].entry, Stopped)
 
 
 def test_a_cluster_that_falls_silent_under_a_driver_is_waited_for_and_said_once_each_time(
