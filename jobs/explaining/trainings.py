@@ -28,6 +28,7 @@ STAGES: Texts = {
 INCIDENTS: Texts = {
     "start": "An attempt began. That is as it should be.",
     "restore": "An attempt loaded a checkpoint. That is as it should be.",
+    "replay": "A step was done again after a restore, and its loss agrees with the one recorded before.",
     "save": "A checkpoint was saved. That is as it should be.",
     "end": "An attempt ended. That is as it should be.",
     "skipped save": (

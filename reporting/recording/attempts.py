@@ -8,7 +8,7 @@ from typing import Literal, SupportsFloat
 
 IncidentKind = Literal[
     "start", "restore", "save", "skipped save", "failed save", "failure", "interruption", "warning",
-    "dropped records", "stop", "restart", "give up", "alarm", "end",
+    "dropped records", "stop", "restart", "give up", "alarm", "end", "replay",
 ]  # fmt: skip
 DRIVER = -1
 

@@ -97,8 +97,8 @@ _INCIDENTS = _columns(
         "kind",
         "text",
         "",
-        "start, restore, save, failed or skipped save, failure, interruption, warning, dropped records, "
-        "stop, restart, give up, alarm, end",
+        "start, restore, replay, save, failed or skipped save, failure, interruption, warning, "
+        "dropped records, stop, restart, give up, alarm, end",
     ),
     ("happened_s", "float", "s since 1970", "time at which the event ended"),
     ("step", "int", "steps", "number of steps done by then"),

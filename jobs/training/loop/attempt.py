@@ -8,7 +8,7 @@ nothing is lost.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from jobs.training.loop.evaluation import Evaluation
 from jobs.training.loop.progress_reports import ProgressReporter, Report, ReportCheckpoint
 from jobs.training.loop.rank_checks import check_store
 from jobs.training.loop.recording import AttemptRecord, recording
+from jobs.training.loop.replay import Replay
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.models.head import keeping_row_losses
 from jobs.training.models.marking import marking
@@ -40,7 +41,7 @@ from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
-from jobs.training.task.events import Resumption, Warned, Withdrawn
+from jobs.training.task.events import Replayed, Resumption, Warned, Withdrawn
 from jobs.training.task.job import split_copies
 from jobs.training.task.position import Position, StepPoint
 from jobs.training.task.stop_request import StopRequest
@@ -141,6 +142,10 @@ class _Attempt:
         is_due = start.is_evaluation_due and task.eval_every > 0
         self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
         self._boundary = StepBoundary(context, self._evaluation, self._saver, self._reporter, record)
+        is_exact = context.device.type == "cpu" or task.recipe.deterministic
+        end = self._position.next().position
+        replay = partial(Replay, task, start, end, self._tell_replay, is_exact=is_exact)
+        self._replay = replay() if context.rank == 0 else None
 
     def work(self) -> None:
         if self._saver:
@@ -179,7 +184,7 @@ class _Attempt:
         point = self._boundary.cross(point, agreed, loss)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, done, num_skipped_saves)
-        self._record.mean_loss(point.step - 2, agreed.mean_loss, agreed.sums)
+        self._note_loss(point.step - 2, agreed.mean_loss, agreed.sums)
         return loss
 
     def _announce(self, point: StepPoint) -> None:
@@ -267,10 +272,20 @@ class _Attempt:
         step = self._position.step
         if step == self._start.step:
             return
-        self._record.mean_loss(step, loss, self._control.sums(self._loss_guard.own_sums()))
+        self._note_loss(step, loss, self._control.sums(self._loss_guard.own_sums()))
         if step > self._start.step + 1:
             before = self._control.mean(self._loss_guard.loss_before())
-            self._record.mean_loss(step - 1, before, self._control.sums(self._loss_guard.sums_before()))
+            self._note_loss(step - 1, before, self._control.sums(self._loss_guard.sums_before()))
+
+    def _note_loss(self, step: int, mean: float | None, sums: Sequence[float] | None) -> None:
+        """Notes the loss of ``step`` over all ranks, once it is known."""
+        self._record.mean_loss(step, mean, sums)
+        if self._replay and mean is not None:
+            self._replay.told(step, mean)
+
+    def _tell_replay(self, found: Replayed) -> None:
+        self._record.replayed(found)
+        self._services.report(found)
 
     def _end(self, loss: float) -> None:
         self._record.phase("last save")
@@ -281,6 +296,8 @@ class _Attempt:
         assert is_done or stop_request, "a stop request was taken back"
         problem = self._save_the_end(loss, is_done=is_done)
         self._reporter.report_checkpoint(self._position.step, loss)
+        if self._replay:
+            self._replay.close()
         if self._context.rank == 0:
             self._report_end(loss, problem, stop_request)
 

@@ -24,6 +24,7 @@ from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.state.restoring import ResumePoint
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
+from jobs.training.task.events import Replayed
 from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Recording, Task
 from reporting.recording.attempts import (
@@ -137,6 +138,10 @@ class AttemptRecord:
             by_source.know(sums)
         if (found := self._open_losses.pop(step, None)) is not None:
             found.know(mean)
+
+    def replayed(self, found: Replayed) -> None:
+        kind: IncidentKind = "replay" if found.agrees else "warning"
+        self._recorder.incident(Incident(kind=kind, step=found.step, text=found.text))
 
     def save(self, note: SaveNote) -> None:
         """Records a save; called by the writer's threads."""

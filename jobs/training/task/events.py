@@ -47,6 +47,17 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A step was done again after a restore. ``text`` says how its loss compares with the recorded one;
+    ``agrees``: by no more than the bound.
+    """
+
+    step: int
+    text: str
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
     """A warning for people; the training goes on."""
 
@@ -76,7 +87,7 @@ class Withdrawn:
 
 
 # A ``SaveNote`` here is about rank 0's share of a save.
-RunEvent = Resumption | Progress | Evaluated | SaveNote | Warned | Ended | Withdrawn
+RunEvent = Resumption | Progress | Evaluated | SaveNote | Replayed | Warned | Ended | Withdrawn
 
 
 def finite_or_none(value: float) -> float | None:

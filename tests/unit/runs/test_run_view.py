@@ -15,7 +15,16 @@ import pytest
 from checkpointing.saving.save import SaveNote
 from jobs.run_progress.run_state import LastStep, Stage
 from jobs.run_progress.run_view import RunDisplay
-from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, RunEvent, Warned, finite_or_none
+from jobs.training.task.events import (
+    Ended,
+    Evaluated,
+    Progress,
+    Replayed,
+    Resumption,
+    RunEvent,
+    Warned,
+    finite_or_none,
+)
 from jobs.training.task.stop_request import StopRequest
 from tests.conftest import strict_json
 
@@ -96,6 +105,8 @@ def summary(capsys: pytest.CaptureFixture[str], *told: RunEvent, pointer: str | 
         ),
         (TORN, ["r: save of step 6 to the disk failed, training goes on: no space left"]),
         (Warned(text="careful"), ["r: warning: careful"]),
+        (Replayed(step=3, text="as before", agrees=True), ["r: as before"]),
+        (Replayed(step=3, text="otherwise", agrees=False), ["r: warning: otherwise"]),
         (END, []),
     ],
 )
