@@ -287,6 +287,7 @@ def test_devices_that_are_equally_far_leave_the_blame_to_their_hosts() -> None:
 
 
 def test_a_device_of_which_nothing_is_known_is_not_compared_with_others() -> None:
+    assert blamed([on_device(0, 41, 40), beat(1, "window", 42, 1)])[0] == (0,)
     ranks, reason = blamed([on_device(0, 42, 40), beat(1, "window", 41, 1)])
     assert ranks == (1,)
     assert reason.endswith("in window at step 41 of 100")
