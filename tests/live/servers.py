@@ -1,7 +1,8 @@
 """Real servers to store objects on, each a process of its own on a free port of this machine.
 
-What is no Python package of ours, Swift and Azurite, is installed once into the user's cache. Where that is
-not possible the tests that need it are skipped, and say why; a server that is there and does not start fails.
+What is no Python package of ours, such as Swift and Azurite, is installed once into the user's cache. Where
+that is not possible the tests that need it are skipped, and say why; a server that is there and does not
+start fails.
 """
 
 import base64
@@ -38,10 +39,13 @@ START_TIMEOUT_S = 60
 INSTALL_TIMEOUT_S = 300
 SWIFT = "swift==2.38.3"
 AZURITE = "azurite@3.35.0"
+MINISTACK = "ministack==1.5.33"
+S3RVER = "s3rver@3.7.1"
 # Azurite's account and key are fixed and published, and open nothing else.
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "moto-secret", "AWS_REGION": "us-east-1"}
+S3RVER_KEYS = {**S3_KEYS, "AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
 SWIFT_KEYS = {**S3_KEYS, "AWS_ACCESS_KEY_ID": "lab:admin", "AWS_SECRET_ACCESS_KEY": "swift-secret"}
 
 
@@ -62,7 +66,7 @@ def moto(folder: Path, *, unchecked_requests: int | None = None) -> Iterator[int
 def azurite(folder: Path) -> Iterator[int]:
     """Its port. Azure's blobs, in memory, with one container."""
     port = free_port()
-    main = _installed(AZURITE, _install_azurite) / "node_modules/azurite/dist/src/blob/main.js"
+    main = _installed(AZURITE, _install_from_npm) / "node_modules/azurite/dist/src/blob/main.js"
     command = [
         "node", str(main), "--blobHost", HOST, "--blobPort", str(port), "--inMemoryPersistence",
         "--skipApiVersionCheck", "--disableTelemetry", "--silent",
@@ -73,9 +77,31 @@ def azurite(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
+def ministack(folder: Path) -> Iterator[int]:
+    """Its port. AWS, imitated in memory."""
+    port = free_port()
+    command = [str(_installed(MINISTACK, _install_from_pypi) / "bin" / "ministack")]
+    with _running(command, port, folder / "ministack.log", {"GATEWAY_PORT": str(port), "BIND_HOST": HOST}):
+        yield port
+
+
+@contextmanager
+def s3rver(folder: Path) -> Iterator[int]:
+    """Its port. S3 on files, with one bucket; it takes no notice of conditions."""
+    port = free_port()
+    main = _installed(S3RVER, _install_from_npm) / "node_modules/s3rver/bin/s3rver.js"
+    command = [
+        "node", str(main), "--directory", str(folder), "--address", HOST, "--port", str(port), "--silent",
+        "--configure-bucket", BUCKET,
+    ]  # fmt: skip
+    with _running(command, port, folder / "s3rver.log"):
+        yield port
+
+
+@contextmanager
 def swift(folder: Path) -> Iterator[int]:
     """Its port, plain HTTP. OpenStack Swift on one disk with its S3 interface: durable, checks every key."""
-    binaries = _installed(SWIFT, _install_swift) / "bin"
+    binaries = _installed(SWIFT, _install_from_pypi) / "bin"
     ports = {name: free_port() for name in ("account", "container", "object", "proxy")}
     _configure_swift(folder, binaries, ports)
     with ExitStack() as stack:
@@ -163,7 +189,7 @@ def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Pat
             time.sleep(0.05)
 
 
-def _installed(requirement: str, install: Callable[[Path], None]) -> Path:
+def _installed(requirement: str, install: Callable[[str, Path], None]) -> Path:
     """Where it is, which is there once the marker is; half an installation is removed."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longhaul-tests"
     place = cache / f"{requirement}-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]}"
@@ -171,21 +197,21 @@ def _installed(requirement: str, install: Callable[[Path], None]) -> Path:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         try:
-            install(place)
+            install(requirement, place)
         except (OSError, subprocess.SubprocessError) as error:
             pytest.skip(f"{requirement} can't be installed here: {error}")
         (place / "ready").touch()
     return place
 
 
-def _install_swift(place: Path) -> None:
+def _install_from_pypi(requirement: str, place: Path) -> None:
     """In an environment of its own: its dependencies are not ours."""
     _run([sys.executable, "-m", "venv", str(place)])
-    _run([str(place / "bin" / "pip"), "install", "--quiet", SWIFT])
+    _run([str(place / "bin" / "pip"), "install", "--quiet", requirement])
 
 
-def _install_azurite(place: Path) -> None:
-    _run(["npm", "install", "--prefix", str(place), "--no-audit", "--no-fund", "--silent", AZURITE])
+def _install_from_npm(requirement: str, place: Path) -> None:
+    _run(["npm", "install", "--prefix", str(place), "--no-audit", "--no-fund", "--silent", requirement])
 
 
 def _run(command: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from tests.contract import LARGE, RaceContract, StoreContract, at_once
 from tests.live import servers
-from tests.live.servers import BUCKET, HOST, S3_KEYS, SWIFT_KEYS
+from tests.live.servers import BUCKET, HOST, S3_KEYS, S3RVER_KEYS, SWIFT_KEYS
 from tests.proxy import Careless, CopiesNothing, Proxy
 
 FAR_FUTURE = datetime.now(UTC) + timedelta(days=365)
@@ -86,6 +86,37 @@ class TestAzurite(StoreContract, RaceContract):
     @pytest.fixture
     def store(self, endpoint: str) -> Store:
         return fresh("az")
+
+
+@pytest.mark.soak
+class TestMinistack(StoreContract, RaceContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def endpoint(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+        with servers.ministack(tmp_path_factory.mktemp("ministack")) as port:
+            url = f"http://{HOST}:{port}"
+            servers.make_bucket(url, S3_KEYS)
+            with environment({**S3_KEYS, "AWS_ENDPOINT_URL": url}):
+                yield url
+
+    @pytest.fixture
+    def store(self, endpoint: str) -> Store:
+        return fresh("s3")
+
+
+@pytest.mark.soak
+class TestS3rver:
+    """It replaces what a condition should have kept: no run may begin on it."""
+
+    def test_it_is_refused_with_the_reason(self, tmp_path: Path) -> None:
+        with (
+            servers.s3rver(tmp_path) as port,
+            environment({**S3RVER_KEYS, "AWS_ENDPOINT_URL": f"http://{HOST}:{port}"}),
+        ):
+            store = fresh("s3")
+            with pytest.raises(StoreError, match="does not refuse to create what exists"):
+                store.probe()
+            assert list(store.list("probe")) == []
 
 
 class TestSwiftOverHttps(StoreContract):
