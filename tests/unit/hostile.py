@@ -107,13 +107,17 @@ class Sky:
             if self._on_their_way and self.rng.randrange(_LANDS_ONCE_IN) == 0:
                 self._land(self._on_their_way.pop(self.rng.randrange(len(self._on_their_way))))
             if self.happens(self.weather.closed):
-                self._closed_to_s[folder] = self.clock() + self.rng.random() * self.weather.closed_s
+                self.close(folder, self.rng.random() * self.weather.closed_s)
             if self.clock() < self._closed_to_s.get(folder, 0.0):
                 self.note("503")
                 raise Unavailable("store: 503 SlowDown, Retry-After")
             if self.happens(self.weather.panics):
                 self.note("panic before the call")
                 raise Panic("called `Option::unwrap()` on a `None` value")
+
+    def close(self, folder: str, wait_s: float) -> None:
+        """All below the folder is answered 503 for so long."""
+        self._closed_to_s[folder] = self.clock() + wait_s
 
     def happens(self, share: float) -> bool:
         return share > 0 and self.rng.random() < share
