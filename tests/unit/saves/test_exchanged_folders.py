@@ -154,6 +154,11 @@ def test_a_folder_whose_owner_could_exchange_what_lies_in_it_is_refused_with_its
         f"store: {node}/link: {theirs} belongs to user {ANOTHER}, who could exchange what lies in it; "
         "name a folder that is yours, below folders of yours or root's\n"
     )
+    fresh = theirs / "fresh"
+    fresh.mkdir()
+    fresh.chmod(0o777)
+    assert f"{theirs} belongs to user {ANOTHER}" in as_nobody(SAVES, fresh)
+    assert not any(fresh.iterdir())
     os.chown(theirs, 0, 0)
     os.chown(node / "link", ANOTHER, ANOTHER, follow_symlinks=False)
     assert f"{node}/link belongs to user {ANOTHER}" in as_nobody(SAVES, node / "link")
