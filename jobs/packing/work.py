@@ -41,7 +41,7 @@ def pack_here(work: Work) -> list[Packed]:
 def row_of(number: int, work: Work) -> dict[str, Any]:
     """Packs one piece. Returns problems as values: Ray would retry a raised error and wrap its message."""
     piece = work.pieces[number]
-    answer = {"number": piece.number, "problem": "", "is_input": False, **_NOTHING}
+    answer = {"number": piece.number, "problem": "", "is_input": False, "is_split": False, **_NOTHING}
     try:
         packed = _packed_piece(piece, work)
     except OSError as error:
@@ -50,7 +50,7 @@ def row_of(number: int, work: Work) -> dict[str, Any]:
     except (InputError, StoreError) as error:
         return {**answer, "problem": str(error), "is_input": isinstance(error, InputError)}
     held_out = {_OF_HELD_OUT + name: value for name, value in _values(packed.held_out).items()}
-    return {**answer, **_values(packed), **held_out}
+    return {**answer, "is_split": packed.held_out is not None, **_values(packed), **held_out}
 
 
 def results_of(rows: Iterable[dict[str, Any]]) -> list[Packed]:
@@ -96,11 +96,10 @@ def _values(packed: Packed | None) -> dict[str, Any]:
 
 
 def _packed(row: dict[str, Any], prefix: str = "") -> Packed:
-    """``held_out`` is there also if nothing may be held out; then it holds nothing."""
     shard = TokenShard(**{key: row[prefix + key] for key in _NO_SHARD}) if row[prefix + "name"] else None
     return Packed(
         number=row["number"],
         shard=shard,
-        held_out=None if prefix else _packed(row, _OF_HELD_OUT),
+        held_out=_packed(row, _OF_HELD_OUT) if row["is_split"] and not prefix else None,
         **{name: row[prefix + name] for name in _NO_COUNTS},
     )
