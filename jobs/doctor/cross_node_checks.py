@@ -4,15 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median
 
 from cluster.probe.node_facts import LinkRate, NodeFacts
 from jobs.doctor.examination import Examination, Finding, Link, NodeAnswer
+from jobs.doctor.pairing import shares_of_slow_links
 
 # A slower device delays all the others in every step.
 _SLOWER = 0.10
-# A link of less than this part of the median of its group is worth a look.
-_SLOW_LINK = 1 / 3
 # Ray rejects other versions of these two in a cluster. The packages of training must be equal within a group.
 _EVERYWHERE = ("python", "ray")
 _WITHIN_GROUP = ("torch", "deepspeed")
@@ -76,8 +74,7 @@ def _pairs(group: str, backend: str, found: Sequence[Link]) -> Iterator[Finding]
             texts = [f"{_pair(link)} ({link.rate})" for link in rest]
             yield _failed_link(group, f"nodes do not reach each other over {backend}: {_some(texts)}")
     rates = {_pair(link): link.rate.bus_bytes_per_s for link in found if isinstance(link.rate, LinkRate)}
-    usual = median(rates.values()) if rates else 0.0
-    slow = [f"{pair} at {rate / usual:.0%}" for pair, rate in rates.items() if rate < _SLOW_LINK * usual]
+    slow = [f"{pair} at {share:.0%}" for pair, share in shares_of_slow_links(rates).items()]
     if slow:
         yield Finding(
             level="warning",

@@ -68,6 +68,28 @@ def test_a_link_that_does_not_work_says_over_what_and_the_other_is_tried(
     assert {"gloo", "nccl"} - {backend} < set(rates)
 
 
+@pytest.mark.parametrize(("second", "counts"), [(0.9, 0.9), (0.2, 0.2), (0.05, 0.1), ("no answer", 0.1)])
+def test_a_pair_that_is_slow_is_measured_once_more_and_the_better_figure_counts(
+    second: float | str, counts: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float | str] = [1.0, 0.1, 1.1, second]
+
+    def measured(*_: object, **__: object) -> LinkRate | str:
+        rate = rates[len(told)]
+        told.append(rate)
+        if isinstance(rate, str):
+            return rate
+        return LinkRate(num_ranks=2, backend="gloo", size_bytes=1, bus_bytes_per_s=rate, small_s=1.0)
+
+    told: list[float | str] = []
+    monkeypatch.setattr(link_tests, "_all_reduce", measured)
+    names = [replace(A1, node_id=str(number), name=f"gpu-{number}") for number in range(3)]
+    visits = [NodeSession(asked=one, group=GROUP, machine=one.name, node_actor=None) for one in names]
+    found = [link.rate for link in link_tests._in_pairs(visits, [None] * 3)]
+    assert sorted(rate.bus_bytes_per_s for rate in found if isinstance(rate, LinkRate)) == [counts, 1.0, 1.1]
+    assert len(told) == 4
+
+
 def test_each_pair_of_three_nodes_reduces_alone_over_gloo_and_then_over_nccl(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
