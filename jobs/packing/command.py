@@ -121,7 +121,7 @@ def _index(
         what = "conversation that is used" if chat else "text"
         raise InputError(f"{args.inputs[0]}: holds no {what}; there is nothing to pack")
     vocabulary = recipe.open().vocabulary
-    split = args.hold_out and Split(share=args.hold_out.share, is_held_out=is_held_out)
+    split = args.hold_out and Split.of(args.hold_out.share, is_held_out=is_held_out)
     if chat is None:
         dtype = dtype_for(vocabulary)
         return TokenIndex(dtype=dtype, shards=shards, vocabulary=vocabulary, split=split)

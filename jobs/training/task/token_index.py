@@ -92,10 +92,21 @@ class Chat:
 class Split:
     """Which side of a packing these are. ``share`` of all documents are held out, by their hash: those of a
     smaller share are among those of a larger one.
+
+    Its fields are plain data, since ranks tell each other of their task.
     """
 
-    share: Fraction
+    numerator: int
+    denominator: int
     is_held_out: bool
+
+    @classmethod
+    def of(cls, share: Fraction, *, is_held_out: bool) -> "Split":
+        return cls(numerator=share.numerator, denominator=share.denominator, is_held_out=is_held_out)
+
+    @property
+    def share(self) -> Fraction:
+        return Fraction(self.numerator, self.denominator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +242,7 @@ def _split(body: Mapping[str, Any] | None) -> Split | None:
         return None
     if not (_SHARE.fullmatch(body["share"]) and isinstance(body["is_held_out"], bool)):
         raise ValueError(f"its split is {dict(body)}")
-    return Split(share=Fraction(body["share"]), is_held_out=body["is_held_out"])
+    return Split.of(Fraction(body["share"]), is_held_out=body["is_held_out"])
 
 
 def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:

@@ -165,6 +165,26 @@ def test_a_run_of_epochs_that_has_finished_says_so_though_its_tokens_are_gone(tm
     assert "index.json is not there" in longer.stderr
 
 
+def test_documents_that_were_held_out_are_evaluated_on_also_after_a_resume_and_may_not_change(
+    tmp_path: Path,
+) -> None:
+    text, tokens, store = write_text(tmp_path / "text"), tmp_path / "tokens", tmp_path / "store"
+    packed = run([*pack_command(text / "a.jsonl", tokens), "--hold-out", "40%"])
+    assert packed.returncode == 0, packed.stderr
+    held_out = tokens / "held-out"
+    text_of_spec = RUN.replace("samples: 8", f"samples: 8, path: {held_out}") + data(tokens)
+    spec = write_spec(tmp_path, text_of_spec)
+    evaluated = []
+    for steps in (4, 8):
+        done = run(train_command(spec, store, "--set", f"steps={steps}"))
+        assert done.returncode == 0, done.stderr
+        evaluated += re.findall(r"r: step (\d+): val_loss \d", done.stdout)
+    assert evaluated == ["4", "8"]
+    changed = run(train_command(spec, store, "--set", "steps=12", "--set", f"eval.path={tokens}"))
+    assert changed.returncode == 2, changed.stdout
+    assert str(tokens) in changed.stderr
+
+
 def test_ids_in_parquet_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: Path) -> None:
     ids = [number * number % 251 for number in range(2000)]
     shards, table = tmp_path / "shards", tmp_path / "table"

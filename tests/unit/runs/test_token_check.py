@@ -499,7 +499,7 @@ def test_a_run_keeps_its_sources_and_their_bytes_but_not_their_places_and_weight
 
 # What is evaluated on.
 
-SPLIT = Split(share=Fraction(1, 200), is_held_out=True)
+SPLIT = Split.of(Fraction(1, 200), is_held_out=True)
 
 
 def write_side(place: Path, ids: Sequence[int], split: Split | None, vocabulary: Vocabulary = BYTES) -> None:
@@ -528,7 +528,7 @@ def test_with_held_out_documents_all_tokens_of_the_training_are_trained_on(place
     [
         (SPLIT, range(8), "", "has 1 samples of seq_len 4, but eval.samples is 2; expected at most 1"),
         (replace(SPLIT, is_held_out=False), range(9), "", "is what a packing left for training"),
-        (replace(SPLIT, share=Fraction(1, 199)), range(9), "", "holds a larger share of documents than"),
+        (replace(SPLIT, denominator=199), range(9), "", "holds a larger share of documents than"),
         (None, range(41), "", "is trained on; expected other documents"),
         (SPLIT, range(9), "other", "was packed with another tokenizer than"),
     ],

@@ -146,7 +146,7 @@ def test_a_packing_that_was_killed_anywhere_gives_the_same_bytes(
     assert told[-1] == f"evaluate on them with eval: {{path: {tmp_path}/whole/held-out}}"
     indexes = [from_json(whole[name], name) for name in (INDEX, f"{HELD_OUT}/{INDEX}")]
     share = Fraction(1, 4)
-    assert [one.split for one in indexes] == [Split(share=share, is_held_out=side) for side in (False, True)]
+    assert [one.split for one in indexes] == [Split.of(share, is_held_out=side) for side in (False, True)]
 
     writes: list[str] = []
     for number in range(len(whole)):
