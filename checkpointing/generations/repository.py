@@ -68,6 +68,7 @@ class Repository:
         self._clock = clock
         self._lock = RLock()
         self._given_up: set[str] = set()
+        self._discarded: set[str] = set()
         self._given_up_names = GivenUpNames(store, run, self._log, self._signer)
         self._deletions = DeletionQueue(ticks=ticks)
         self._surplus = Surplus()
@@ -293,7 +294,8 @@ class Repository:
         A deletion that the store refuses is no error: see ``not_deleted``.
         """
         names = set(generations)
-        left = sorted(names - self.given_up()) if names else []
+        # What an earlier process gave up is given up once more: to ask the log may read every record.
+        left = sorted(names - self._discarded)
 
         def give_up(view: LogView) -> Tombstone | None:
             unkept = tuple(name for name in left if not view.generation(name))
@@ -301,6 +303,7 @@ class Repository:
 
         with self._lock:
             self._log.decide(give_up, term=term)
+            self._discarded.update(name for name in left if not self.view.generation(name))
         self._deletions.add(sorted(names))
         return self.delete_waiting()
 

@@ -367,6 +367,32 @@ def test_what_is_kept_cannot_be_deleted_by_mistake() -> None:
     assert payload(repository.store) == {name}
 
 
+def test_what_a_save_left_is_given_up_once_and_the_log_is_not_read_for_it() -> None:
+    read: list[str] = []
+
+    class Watched(BrokenStore):
+        def get_range(self, name: str, start: int, into: memoryview) -> int:
+            read.append(name)
+            return super().get_range(name, start, into)
+
+    store = Watched()
+    _, ranks = begin(store, retention=TWO)
+    for step in range(10, 400, 10):
+        ranks.save(step)
+    left = "000000000395-t1-aaaaaaaa"
+    store.put(f"runs/{RUN}/gen/{left}/{file_name(0)}", b"x")
+    later = Repository(store, RUN)
+    term = later.refresh().term
+    store.refuses = ("delete",)
+    records = len(list(store.list(f"runs/{RUN}/log")))
+    read.clear()
+    for _ in range(3):
+        assert later.discard([left], term=term) == ()
+    assert len(read) < 5
+    assert len(list(store.list(f"runs/{RUN}/log"))) == records + 1
+    assert left in later.given_up()
+
+
 @pytest.mark.parametrize("advice", ["retention", "unpin"])
 def test_a_run_that_keeps_too_much_for_its_log_saves_again_once_it_does_what_it_is_told(
     advice: str, monkeypatch: pytest.MonkeyPatch
