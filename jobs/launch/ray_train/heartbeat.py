@@ -4,7 +4,7 @@ used.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from jobs.execution.messages import Heartbeat
 from jobs.training.task.context import Context
@@ -28,7 +28,7 @@ def watching(context: Context, post: Callable[[Heartbeat], None]) -> Iterator[No
 def _watch(context: Context, post: Callable[[Heartbeat], None], done: threading.Event) -> None:
     status = context.status
     while not done.wait(INTERVAL_S):
-        device_step, device_marks = context.marks.passed() or (None, 0)
+        device_step, device_marks = _passed(context) or (None, 0)
         post(
             Heartbeat(
                 run_id=status.run_id,
@@ -47,3 +47,11 @@ def _watch(context: Context, post: Callable[[Heartbeat], None], done: threading.
                 device_marks=device_marks,
             )
         )
+
+
+def _passed(context: Context) -> tuple[int, int] | None:
+    # A device in error answers so to every call. The training thread will say why; a rank that falls silent
+    # would be held responsible for more.
+    with suppress(RuntimeError):
+        return context.marks.passed()
+    return None

@@ -37,12 +37,26 @@ def test_a_beat_has_all_that_the_status_has() -> None:
     assert asdict(beat) == expected
 
 
+def test_a_device_that_answers_with_errors_does_not_end_the_beats() -> None:
+    beats: SimpleQueue[Heartbeat] = SimpleQueue()
+    context = Context(rank=1, world_size=2, local_rank=1, device=cast("torch.device", None))
+    context.marks.launch(2, Broken())
+    with watching(context, beats.put):
+        told = [beats.get(timeout=30).device_step for _ in range(2)]
+    assert told == [None, None]
+
+
 @dataclass
 class Passing:
     has_passed: bool = False
 
     def query(self) -> bool:
         return self.has_passed
+
+
+class Broken:
+    def query(self) -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
 def test_a_device_is_as_far_as_the_marks_that_it_has_passed_one_after_the_other() -> None:
