@@ -13,13 +13,13 @@ from cluster.probe.link_seat import LinkSeat
 from cluster.probe.node_facts import LinkRate, NodeFacts
 from cluster.run_key import new_key
 from jobs.doctor.examination import Link, NodeAnswer
-from jobs.doctor.node_sessions import NodeSession, answer_to, start_node_actor
+from jobs.doctor.node_sessions import NodeSession, answer_to, renew, start_node_actor
 from jobs.doctor.pairing import rounds, shares_of_slow_links
 from jobs.doctor.this_machine import num_ranks
 
 _LINK_DEADLINE_S = 60.0
-# Nodes that meet do so at once, as they have just tried it all together.
-_PAIR_DEADLINE_S = 20.0
+# Nodes that meet do so at once. A new node actor loads its libraries first.
+_PAIR_DEADLINE_S = 30.0
 # Of nodes that don't meet, each round takes its whole deadline; the pairs that are left are not tried.
 _ALL_PAIRS_S = 180.0
 
@@ -70,6 +70,7 @@ def _across(visits: Sequence[NodeSession], devices: Sequence[int | None]) -> Lin
     rate = _all_reduce([visit.node_actor for visit in visits], devices, is_of_one_node=False)
     if isinstance(rate, str):
         rate = f"{_backend(devices)}: {rate}"
+        _renew(visits)
     return Link(group=visits[0].asked.group, node=None, rate=rate)
 
 
@@ -103,13 +104,22 @@ def _in_pairs(visits: Sequence[NodeSession], devices: Sequence[int | None]) -> I
 def _between(first: _OnDevice, second: _OnDevice) -> Link:
     (one, own), (other, its) = first, second
     devices, actors = [own, its], [one.node_actor, other.node_actor]
+    rate = _all_reduce(actors, devices, is_of_one_node=False, deadline_s=_PAIR_DEADLINE_S)
+    if isinstance(rate, str):
+        _renew([one, other])
     return Link(
         group=one.asked.group,
         node=one.asked.name,
         peer=other.asked.name,
         backend=_backend(devices),
-        rate=_all_reduce(actors, devices, is_of_one_node=False, deadline_s=_PAIR_DEADLINE_S),
+        rate=rate,
     )
+
+
+def _renew(visits: Sequence[NodeSession]) -> None:
+    """What failed between some nodes must not look like a failure of the next ones."""
+    for visit in visits:
+        renew(visit)
 
 
 def _backend(devices: Sequence[int | None]) -> str:

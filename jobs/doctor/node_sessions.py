@@ -29,7 +29,7 @@ _SEES_ALL = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NodeSession:
     """A node being asked. ``machine`` is its address, which several nodes on one machine share."""
 
@@ -106,6 +106,12 @@ def start_node_actor(node_id: str) -> Any:
     actor = ray.remote(num_cpus=0, max_restarts=0)(NodeActor)
     there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     return actor.options(scheduling_strategy=there, runtime_env={"env_vars": _SEES_ALL}).remote()
+
+
+def renew(visit: NodeSession) -> None:
+    """Puts a new node actor in the place of one that may be stuck in a collective."""
+    ray.kill(visit.node_actor)
+    visit.node_actor = start_node_actor(visit.asked.node_id)
 
 
 def answer_to(ref: Any, end: float, kind: type) -> Any:

@@ -38,6 +38,7 @@ class Node:
 def links_of(monkeypatch: pytest.MonkeyPatch, facts: NodeFacts, refuses: str = "") -> tuple[Any, Any]:
     monkeypatch.setattr(link_tests, "answer_to", lambda found, _end, _kind: found)
     monkeypatch.setattr(link_tests, "num_ranks", lambda _on_cpu, _devices: 1)
+    monkeypatch.setattr(link_tests, "renew", lambda _visit: None)
     asked: list[list[int | None]] = []
     visits = [
         NodeSession(asked=one, group=GROUP, machine=one.name, node_actor=Node(asked, refuses))
@@ -68,6 +69,32 @@ def test_a_link_that_does_not_work_says_over_what_and_the_other_is_tried(
     assert {"gloo", "nccl"} - {backend} < set(rates)
 
 
+def test_what_fails_between_two_nodes_does_not_make_the_next_pairs_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node actor that took part in a reduction that failed is stuck for good."""
+    stuck: set[str] = set()
+
+    def reduced(actors: list[str], *_: object, **__: object) -> LinkRate | str:
+        if len(actors) == 2 and set(actors) != {"gpu-0", "gpu-1"} and stuck.isdisjoint(actors):
+            return LinkRate(num_ranks=2, backend="nccl", size_bytes=1, bus_bytes_per_s=1.0, small_s=1.0)
+        stuck.update(actors)
+        return "no answer in time"
+
+    def renewed(visit: NodeSession) -> None:
+        stuck.discard(visit.node_actor)
+
+    monkeypatch.setattr(link_tests, "_all_reduce", reduced)
+    monkeypatch.setattr(link_tests, "num_ranks", lambda _on_cpu, _devices: 1)
+    monkeypatch.setattr(link_tests, "renew", renewed)
+    names = [replace(A1, node_id=str(number), name=f"gpu-{number}") for number in range(4)]
+    visits = [NodeSession(asked=one, group=GROUP, machine=one.name, node_actor=one.name) for one in names]
+    found = link_tests.links_of(visits, [answer(one, ON_CPUS) for one in names])
+    lost = [(link.node, link.peer) for link in found if isinstance(link.rate, str)]
+    # The group as a whole, and that pair.
+    assert lost == [(None, None), ("gpu-0", "gpu-1")]
+
+
 @pytest.mark.parametrize(("second", "counts"), [(0.9, 0.9), (0.2, 0.2), (0.05, 0.1), ("no answer", 0.1)])
 def test_a_pair_that_is_slow_is_measured_once_more_and_the_better_figure_counts(
     second: float | str, counts: float, monkeypatch: pytest.MonkeyPatch
@@ -83,6 +110,7 @@ def test_a_pair_that_is_slow_is_measured_once_more_and_the_better_figure_counts(
 
     told: list[float | str] = []
     monkeypatch.setattr(link_tests, "_all_reduce", measured)
+    monkeypatch.setattr(link_tests, "renew", lambda _visit: None)
     names = [replace(A1, node_id=str(number), name=f"gpu-{number}") for number in range(3)]
     visits = [NodeSession(asked=one, group=GROUP, machine=one.name, node_actor=None) for one in names]
     found = [link.rate for link in link_tests._in_pairs(visits, [None] * 3)]
@@ -95,6 +123,7 @@ def test_each_pair_of_three_nodes_reduces_alone_over_gloo_and_then_over_nccl(
 ) -> None:
     monkeypatch.setattr(link_tests, "answer_to", lambda found, _end, _kind: found)
     monkeypatch.setattr(link_tests, "num_ranks", lambda _on_cpu, _devices: 1)
+    monkeypatch.setattr(link_tests, "renew", lambda _visit: None)
     names = [replace(A1, node_id=str(number), name=f"gpu-{number}") for number in range(3)]
     visits = [
         NodeSession(asked=one, group=GROUP, machine=one.name, node_actor=Node([[]], refuses="nccl"))
