@@ -58,6 +58,8 @@ def _within(visit: NodeSession, facts: NodeFacts | str) -> Iterator[Link]:
     finally:
         for node_actor in others:
             ray.kill(node_actor)
+    if isinstance(rate, str):
+        _renew([visit])
     yield Link(group=visit.asked.group, node=visit.asked.name, rate=rate)
 
 
