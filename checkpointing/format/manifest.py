@@ -13,9 +13,9 @@ from math import ceil, prod
 from typing import Any
 
 from checkpointing.errors import Corrupt
-from checkpointing.log.bounded_json import excess_of
 from checkpointing.log.codec import MAC_BYTES, brief, excess_in, is_count, is_generation_name, seal, unseal
 from checkpointing.log.field_types import check_types
+from checkpointing.stores.bounded import excess_of
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"

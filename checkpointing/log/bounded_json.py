@@ -1,17 +1,13 @@
 """Parses JSON that anybody may have written, in bounded memory. Pure.
 
-Parsed, a byte of ``[[]],[[]],...`` takes 36 of memory. So the values are counted before anything is made of
-them, and 64 MB that pass take less than 800. A writer asks for the same count before it commits.
+The values are counted before anything is made of them, and 64 MB that pass take less than 800. A writer asks
+for the same count before it commits.
 """
 
 import json
 from typing import Any
 
-# What a save writes has more than ten bytes for each value. In small objects there may be any.
-_LEAST_BYTES_PER_VALUE = 8
-_ANY_VALUES = 2**22
-# Each value but the first has one of these before it, and each key too. Texts may hold more of them.
-_MARKS = (b",", b":", b"[", b"{")
+from checkpointing.stores.bounded import excess_of
 
 
 def parsed(text: bytes) -> Any:
@@ -26,10 +22,3 @@ def parsed(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON: {error}") from error
-
-
-def excess_of(text: bytes) -> str | None:
-    """Says why ``parsed`` refuses ``text`` for its extent; None if it does not."""
-    num_values = sum(map(text.count, _MARKS))
-    most = max(_ANY_VALUES, len(text) // _LEAST_BYTES_PER_VALUE)
-    return f"{num_values:,} keys and values in {len(text):,} bytes" if num_values > most else None

@@ -13,9 +13,10 @@ from typing import Any
 
 from checkpointing.errors import Corrupt
 from checkpointing.log import history
-from checkpointing.log.bounded_json import excess_of, parsed
+from checkpointing.log.bounded_json import parsed
 from checkpointing.log.field_types import MOST_COUNT, check_types
 from checkpointing.log.history import Entry, Generation, LogView
+from checkpointing.stores.bounded import excess_of
 from checkpointing.stores.contract import is_name
 
 SCHEMA = 1

@@ -8,6 +8,11 @@ from checkpointing.stores.contract import Store
 
 # Most small objects fit, so that one request reads them.
 _FIRST_BYTES = 256 * 1024
+# What we write as JSON has more than ten bytes for each value. In small objects there may be any.
+_LEAST_BYTES_PER_VALUE = 8
+_ANY_VALUES = 2**22
+# Each value but the first has one of these before it, and each key too. Texts may hold more of them.
+_MARKS = (b",", b":", b"[", b"{")
 
 
 class TooLarge(Exception):
@@ -28,6 +33,16 @@ def get_bounded(store: Store, name: str, *, most_bytes: int, likely_bytes: int |
         if (data := _fewer_than(store, name, room)) is not None:
             return data
     raise TooLarge(f"has grown beyond the {most_bytes:,} bytes that are read")
+
+
+def excess_of(text: bytes) -> str | None:
+    """Says why JSON that anybody may have written is not to be parsed; None if it may be.
+
+    Parsed, a byte of ``[[]],[[]],...`` takes 36 of memory.
+    """
+    num_values = sum(map(text.count, _MARKS))
+    most = max(_ANY_VALUES, len(text) // _LEAST_BYTES_PER_VALUE)
+    return f"{num_values:,} keys and values in {len(text):,} bytes" if num_values > most else None
 
 
 def _fewer_than(store: Store, name: str, num_bytes: int) -> bytes | None:

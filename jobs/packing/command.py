@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Conflict, Missing, Store
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
@@ -20,7 +21,15 @@ from jobs.packing.shard import Packed, dtype_for
 from jobs.packing.sources import find_sources, left_out, named
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
 from jobs.packing.work import Work, pack_here
-from jobs.training.task.token_index import INDEX, Split, TokenIndex, to_json
+from jobs.training.task.token_index import (
+    INDEX,
+    MOST_INDEX_BYTES,
+    DataError,
+    Split,
+    TokenIndex,
+    from_json,
+    to_json,
+)
 from reporting.analysis.formatting import counted
 
 
@@ -78,6 +87,23 @@ def _check_vacant(store: Store, split: HoldOut | None) -> None:
             raise InputError(
                 f"--out {store.url}: holds packed tokens already; name another place, or delete {name}"
             )
+    if split:
+        _check_same_share(store, split)
+
+
+def _check_same_share(store: Store, split: HoldOut) -> None:
+    name = f"{HELD_OUT}/{INDEX}"
+    try:
+        found = from_json(get_bounded(store, name, most_bytes=MOST_INDEX_BYTES), name).split
+    except Missing:
+        return
+    except (TooLarge, DataError):
+        found = None
+    if found is None or found.share != split.share:
+        raise InputError(
+            f"--hold-out: another share was held out at {store.url}; give that one, name another place, or "
+            f"delete {name}"
+        )
 
 
 def _pack(

@@ -24,6 +24,7 @@ from jobs.training.task.task import Mixture, ShardCacheLimits, Tokens, WeightedT
 from jobs.training.task.token_index import (
     DTYPE_BYTES,
     INDEX,
+    MOST_INDEX_BYTES,
     PARQUET,
     DataError,
     TokenIndex,
@@ -34,8 +35,6 @@ from jobs.training.task.windows import Windows, cut_into_windows, rows_of
 
 Data = Tokens | Mixture
 _NUM_READERS = 16
-# A million shards have half of them.
-_MOST_INDEX_BYTES = 256 << 20
 # Two tokenizers' digests do not share a prefix of this length by chance.
 _SHORTEST_DIGEST = 12
 
@@ -113,8 +112,13 @@ def _wrong_held_out(spec: RunSpec, held_out: Tokens, places: Sequence[Tokens]) -
         return f"was packed with another tokenizer than {first.url}; pack one of them again"
     if split and not split.is_held_out:
         return "is what a packing left for training; expected the folder held-out below it"
-    if held_out.index.digest in {one.index.digest for one in places}:
+    if any(_are_same(held_out, one) for one in places):
         return "is trained on; expected other documents, such as `longhaul pack --hold-out` keeps apart"
+    if split and (sides := [one.url for one in places if one.index.split and one.index.split.is_held_out]):
+        return (
+            f"and {sides[0]}, which is trained on, were both held out, and may share documents; train on "
+            "what a packing left for training"
+        )
     if larger:
         return (
             f"holds a larger share of documents than was held out of {larger[0]}, so it may have documents "
@@ -126,6 +130,12 @@ def _wrong_held_out(spec: RunSpec, held_out: Tokens, places: Sequence[Tokens]) -
             f"{spec.eval.samples:,}; expected at most {num_samples:,}"
         )
     return None
+
+
+def _are_same(one: Tokens, other: Tokens) -> bool:
+    """Whether they share a place or a shard, as far as is known."""
+    mine, theirs = ({shard.sha256 for shard in tokens.index.shards} - {None} for tokens in (one, other))
+    return one.url == other.url or not mine.isdisjoint(theirs)
 
 
 def _share(index: TokenIndex) -> Fraction:
@@ -175,7 +185,15 @@ def _with_shares(sources: Sequence[WeightedTokens]) -> tuple[WeightedTokens, ...
     for one in sorted(sources, key=lambda one: not _has_parquet(one.tokens.index)):
         if cache := one.tokens.cache:
             room = cache.limit_bytes - sum(shares.values())
-            shares[one.name] = min(one.tokens.index.num_tokens * DTYPE_BYTES[one.tokens.index.dtype], room)
+            needed = one.tokens.index.num_tokens * DTYPE_BYTES[one.tokens.index.dtype]
+            shares[one.name] = min(needed, room)
+            if _has_parquet(one.tokens.index) and shares[one.name] < needed:
+                raise SpecError(
+                    [
+                        f"data.sources: {one.name}: its Parquet files take {needed / 2**30:.2f} GiB as "
+                        "shards, beside those of other sources; expected room for all in data.local.gib"
+                    ]
+                )
     return tuple(replace(one, tokens=_with_share(one.tokens, shares.get(one.name))) for one in sources)
 
 
@@ -300,7 +318,7 @@ def _check_room(spec: RunSpec, num_samples: int, found: str) -> None:
 def _index(store: Store) -> TokenIndex:
     where = f"data: {store.url}/{INDEX}"
     try:
-        index = from_json(get_bounded(store, INDEX, most_bytes=_MOST_INDEX_BYTES), where)
+        index = from_json(get_bounded(store, INDEX, most_bytes=MOST_INDEX_BYTES), where)
         _check_raw(index, where)
     except TooLarge as error:
         raise DataError(f"{where}: {error}; pack the data again") from None

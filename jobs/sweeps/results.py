@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from checkpointing.stores.bounded import TooLarge, get_bounded
+from checkpointing.stores.bounded import TooLarge, excess_of, get_bounded
 from checkpointing.stores.contract import Conflict, Missing, Store
 from jobs.run_progress.sweep_progress import SweepProgress
 from jobs.spec_schema.sweep_spec import SweepSpec
@@ -78,7 +78,8 @@ class Results:
     def sessions(self, repeats: int) -> Sessions:
         """The sessions that ``sweep.json`` tells of, the last one with as many ``repeats``."""
         try:
-            found = json.loads(self._get(f"{self._folder}/sweep.json"))
+            data = self._get(f"{self._folder}/sweep.json")
+            found = None if excess_of(data) else json.loads(data)
         except (Missing, TooLarge, ValueError, RecursionError):
             found = None
         return Sessions.of(found.get("sessions") if isinstance(found, dict) else None, repeats)

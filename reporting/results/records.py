@@ -8,6 +8,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from checkpointing.stores.bounded import excess_of
+
 SCHEMA_VERSION = 1
 # Of each 64-bit integer, and of its sign.
 _MOST_DIGITS = 20
@@ -302,6 +304,7 @@ _SECTIONS = {
 
 def read_record(data: bytes) -> RunRecord:
     """Reads a record. Keys that this version doesn't know are ignored. Raises ``RecordError``."""
+    check_extent(data)
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -313,10 +316,17 @@ def read_record(data: bytes) -> RunRecord:
         raise RecordError(f"not a run's result ({error})") from None
 
 
+def check_extent(data: bytes) -> None:
+    """Raises ``RecordError`` for JSON that would take far more memory than it has bytes."""
+    if excess := excess_of(data):
+        raise RecordError(f"holds {excess}")
+
+
 def parsed(data: bytes) -> Any:
     """Parses JSON that anybody may have written, also NaN, which is not valid JSON. Refuses halves of
     surrogate pairs, which no file of a report can hold. Raises ``RecordError``.
     """
+    check_extent(data)
     try:
         found = json.loads(data, parse_int=_whole)
         json.dumps(found, ensure_ascii=False).encode()

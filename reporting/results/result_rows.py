@@ -14,6 +14,7 @@ from reporting.results.records import (
     ProfileRecord,
     RecordError,
     RunRecord,
+    check_extent,
     check_version,
     parsed,
 )
@@ -69,6 +70,7 @@ def row_of(data: bytes, source: str) -> Row:
 
 def _parsed(data: bytes) -> Any:
     """Parses JSON. The slower parser comes second: it takes what other programs write, too."""
+    check_extent(data)
     try:
         return orjson.loads(data)
     except ValueError:

@@ -70,9 +70,11 @@ class _Side:
 def _head_of(messages: list[Message]) -> bytes:
     """Stands for the whole conversation: many may begin with the same long words of a system's.
 
-    It is the same in whichever format and order of keys these are written.
+    Who speaks and what is said alone count: ids, weights and dates of messages make no other conversation,
+    nor does the format or the order of keys.
     """
-    return hashlib.sha256(json.dumps(messages, sort_keys=True, default=str).encode()).digest()
+    spoken = [(message.get("role"), message.get("content")) for message in messages]
+    return hashlib.sha256(json.dumps(spoken, sort_keys=True, default=str).encode()).digest()
 
 
 def _values(piece: InputPiece, column: str) -> Iterator[tuple[Place, object]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing.errors import Unfit
+from checkpointing.stores.bounded import excess_of
 from jobs.training.models.config_file import CONFIG, read_shape
 from jobs.training.models.hugging_face import differences, tensor_shapes
 from jobs.training.models.json_file import read_object, value_text
@@ -78,7 +79,8 @@ def _tensors(file: Path) -> dict[str, Stored]:
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(length)) if length <= _MOST_HEADER_BYTES else None
+            text = opened.read(length) if length <= _MOST_HEADER_BYTES else b""
+        header = None if excess_of(text) else json.loads(text or b"null")
         return _checked(file, header, 8 + length)
     except OSError as error:
         raise Unfit(f"weights: {file} can't be read ({error.strerror})") from None

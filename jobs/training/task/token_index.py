@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from checkpointing.stores.bounded import excess_of
 from checkpointing.stores.contract import is_name
 
 INDEX = "index.json"
@@ -31,6 +32,8 @@ TRAINED = 1 << 31
 BEGINS = 1 << 30
 ID_MASK = BEGINS - 1
 ALL_BITS = 2**32 - 1
+# A million shards have half of them.
+MOST_INDEX_BYTES = 256 << 20
 _SHARE = re.compile("[0-9]{1,15}/[1-9][0-9]{0,15}")
 
 # Errors that a value of the wrong type raises where it is first used.
@@ -153,6 +156,8 @@ def from_json(data: bytes, where: str) -> TokenIndex:
 
     Raises ``DataError``, whose message begins with ``where``.
     """
+    if excess := excess_of(data):
+        raise DataError(f"{where}: is no index of tokens (it holds {excess}); pack the data again")
     try:
         body = json.loads(data)
         version = body.get("format")
@@ -242,7 +247,9 @@ def _split(body: Mapping[str, Any] | None) -> Split | None:
         return None
     if not (_SHARE.fullmatch(body["share"]) and isinstance(body["is_held_out"], bool)):
         raise ValueError(f"its split is {dict(body)}")
-    return Split.of(Fraction(body["share"]), is_held_out=body["is_held_out"])
+    if not 0 < (share := Fraction(body["share"])) < 1:
+        raise ValueError(f"its split has the share {share}")
+    return Split.of(share, is_held_out=body["is_held_out"])
 
 
 def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:

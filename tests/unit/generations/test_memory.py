@@ -27,12 +27,12 @@ from checkpointing.format.manifest import (
 from checkpointing.format.pieces import decode_root, decode_table, in_pieces
 from checkpointing.generations.audit import audit_log
 from checkpointing.generations.repository import Repository
-from checkpointing.log import bounded_json
 from checkpointing.log.bounded_json import parsed
 from checkpointing.log.codec import LogRecord, sealed_text
 from checkpointing.log.history import Commit
 from checkpointing.log.log import Log
 from checkpointing.log.trust import slot_name
+from checkpointing.stores import bounded
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
@@ -125,10 +125,10 @@ def test_records_and_manifests_of_60_mb_fill_no_commands_memory(
 @pytest.mark.parametrize("text", [b"[[1, 2], 3]", b'{"a": {"b": null}}'])
 def test_the_values_are_counted_and_none_is_missed(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     num_values = len(re.findall(rb'"[^"]*"|[0-9]+|null|[\[{]', text))
-    monkeypatch.setattr(bounded_json, "_LEAST_BYTES_PER_VALUE", 10**9)
-    monkeypatch.setattr(bounded_json, "_ANY_VALUES", num_values - 1)
+    monkeypatch.setattr(bounded, "_LEAST_BYTES_PER_VALUE", 10**9)
+    monkeypatch.setattr(bounded, "_ANY_VALUES", num_values - 1)
     assert parsed(text) == json.loads(text)
-    monkeypatch.setattr(bounded_json, "_ANY_VALUES", num_values - 2)
+    monkeypatch.setattr(bounded, "_ANY_VALUES", num_values - 2)
     with pytest.raises(ValueError, match=rf"holds {num_values - 1} keys and values in {len(text)} bytes"):
         parsed(text)
 
@@ -143,8 +143,8 @@ def num_marks(text: bytes) -> int:
 
 
 def most_values(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(bounded_json, "_LEAST_BYTES_PER_VALUE", 10**9)
-    monkeypatch.setattr(bounded_json, "_ANY_VALUES", count)
+    monkeypatch.setattr(bounded, "_LEAST_BYTES_PER_VALUE", 10**9)
+    monkeypatch.setattr(bounded, "_ANY_VALUES", count)
 
 
 def test_a_manifest_that_no_reader_would_parse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

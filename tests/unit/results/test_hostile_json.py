@@ -9,7 +9,8 @@ from jobs.run_progress.status_file import read_status_file
 from jobs.spec_schema.stored_spec import stored_spec
 from jobs.training.task.token_index import DataError, from_json
 from reporting.results.device_rates import read_machines
-from reporting.results.records import parsed
+from reporting.results.records import RecordError, parsed, read_record
+from reporting.results.result_rows import row_of
 
 DEEP = b"[" * 100_000
 HOSTILE = [DEEP, b'{"a":' * 100_000, b"9" * 10_000, b"1e999", b"null", b'"\\ud800"', b"\xff", b""]
@@ -64,3 +65,13 @@ def test_a_rate_that_no_device_has_is_named(rate: str) -> None:
 def test_a_whole_number_that_no_column_of_whole_numbers_holds_is_a_float() -> None:
     (found,) = parsed(b"[100000000000000000000000]")
     assert type(found) is float and found == 1e23
+
+
+def test_json_that_would_take_far_more_memory_than_bytes_is_not_parsed() -> None:
+    """Six megabytes take more than 200; the largest file that is read has forty times as many."""
+    bomb = b"[" + b"[[]]," * (2**22 // 3 + 1) + b"[]]"
+    for read in (read_record, parsed, lambda data: row_of(data, "x")):
+        with pytest.raises(RecordError, match=r"^holds 4,194,3[0-9]{2} keys and values"):
+            read(bomb)
+    with pytest.raises(DataError, match=r"index\.json: is no index of tokens \(it holds 4,194,"):
+        from_json(bomb, "index.json")

@@ -426,6 +426,12 @@ def test_sources_share_the_cache_and_parquet_which_has_to_fit_comes_first(place:
     limits = ShardCacheLimits(folder="/nvme", limit_bytes=300, share_bytes=140)
     wanted = [limits, replace(limits, share_bytes=160)]
     assert caches(f"data.local={{dir: /nvme, gib: {300 / 2**30}}}") == wanted
+    assert caches(f"data.local={{dir: /nvme, gib: {160 / 2**30}}}") == [
+        replace(limits, limit_bytes=160, share_bytes=0),
+        replace(limits, limit_bytes=160, share_bytes=160),
+    ]
+    with pytest.raises(SpecError, match=r"data\.sources: code: its Parquet files take 0\.00 GiB"):
+        caches(f"data.local={{dir: /nvme, gib: {159 / 2**30}}}")
     default = ShardCacheLimits(folder=gettempdir(), limit_bytes=50 * 2**30, share_bytes=160)
     assert caches("eval.samples=3") == [None, default]
 
@@ -542,6 +548,23 @@ def test_what_can_not_be_evaluated_on_is_refused(
         find_data(spec_for(place, f"eval.path={place}/held-out"))
     with pytest.raises(SpecError, match=r"eval\.path: is for tokens; leave it out"):
         spec_for(place, "data={samples: 4}", "eval.path=held-out")
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 300), Fraction(1, 100)])
+def test_what_was_held_out_is_not_trained_on_while_another_held_out_set_is_evaluated_on(
+    share: Fraction, place: Path
+) -> None:
+    write_side(place, range(41), Split.of(share, is_held_out=True))
+    write_side(place / "held-out", range(100, 109), SPLIT)
+    with pytest.raises(SpecError, match=f"and {place}, which is trained on, were both held out"):
+        find_data(spec_for(place, f"eval.path={place}/held-out"))
+
+
+def test_tokens_of_which_one_shard_is_trained_on_are_not_evaluated_on(place: Path) -> None:
+    write_shards(place, range(30), range(50, 70))
+    write_shards(place / "other", range(100, 120), range(50, 70))
+    with pytest.raises(SpecError, match="is trained on; expected other documents"):
+        find_data(spec_for(place, f"eval.path={place}/other"))
 
 
 def test_a_run_keeps_what_it_is_evaluated_on_wherever_that_lies(place: Path) -> None:

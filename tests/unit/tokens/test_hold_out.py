@@ -219,7 +219,14 @@ def test_data_tells_which_side_it_is(books: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    "split", [5, {}, {"share": "1/0", "is_held_out": True}, {"share": "1/2", "is_held_out": 1}]
+    "split",
+    [
+        5,
+        {},
+        {"share": "1/0", "is_held_out": True},
+        {"share": "1/2", "is_held_out": 1},
+        {"share": "5/4", "is_held_out": True},
+    ],
 )
 def test_an_index_with_another_split_is_refused(split: object) -> None:
     body = json.loads(to_json(TokenIndex(dtype="uint16", shards=())))
@@ -256,6 +263,22 @@ def test_conversations_are_held_out_by_all_their_words(tmp_path: Path) -> None:
     assert num_to_train_on + num_held_out == 400
     assert abs(num_held_out - 200) < 5 * sqrt(100)
     assert held_out(lines, 2**20)[2] == held_out(table, 2**20)[2]
+
+
+def test_copies_of_a_conversation_lie_on_one_side_whatever_else_its_messages_have(tmp_path: Path) -> None:
+    chats = [
+        [{"role": "user", "content": f"{number}?", **more}, {"role": "assistant", "content": f"{number}."}]
+        for number in range(100)
+        for more in ({}, {"id": number}, {"id": -number}, {"weight": 1}, {"weight": 1.0})
+    ]
+    lines = tmp_path / "a.jsonl"
+    lines.write_text("\n".join(json.dumps({"messages": chat}) for chat in chats), encoding="utf-8")
+    recipe = ChatRecipe(template=ChatTemplate(where="t.jinja", text=CHATML), seq_len=128, too_long="refuse")
+    (piece,) = cut_into_pieces(find_sources([lines], "messages", is_chat=True), 2**20)
+    packed = pack_chat_piece(piece, ByteTokenizer(), "messages", recipe, MemoryStore(), HALF)
+    assert packed.held_out is not None
+    assert packed.num_documents > 0
+    assert packed.num_documents % 5 == packed.held_out.num_documents % 5 == 0
 
 
 def test_nothing_else_of_packing_depends_on_holding_out(books: Path, tmp_path: Path) -> None:
