@@ -19,7 +19,8 @@ class RecordedAttempt:
 
     ``parent_term`` is the term of the attempt whose checkpoint this one resumed. It is None if the attempt
     started at step 0 or from another run's checkpoint. ``leased_s`` is when the driver got the run's lease,
-    by its own clock. ``simulated`` as in the rows of a sweep; parts of older versions don't say it.
+    by its own clock. ``simulated`` as in the rows of a sweep. ``loss_digest`` is None if nobody knows with
+    what the losses could be compared. Parts of older versions say nothing of the last three.
     """
 
     run: str
@@ -35,6 +36,8 @@ class RecordedAttempt:
     start_step: int | None = None
     parent_term: int | None = None
     simulated: bool = False
+    micro_batch: int | None = None
+    loss_digest: str | None = None
 
 
 class LossOverRanks:

@@ -142,16 +142,20 @@ class _Attempt:
         is_due = start.is_evaluation_due and task.eval_every > 0
         self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
         self._boundary = StepBoundary(context, self._evaluation, self._saver, self._reporter, record)
-        is_exact = context.device.type == "cpu" or task.recipe.deterministic
-        end = self._position.next().position
-        replay = partial(Replay, task, start, end, self._tell_replay, is_exact=is_exact)
-        self._replay = replay() if context.rank == 0 else None
+        self._replay: Replay | None = None
+        # The weights of a mixture may have changed since.
+        if context.rank == 0 and start.term is not None and not task.mixture:
+            repeats = context.device.type == "cpu" or task.recipe.deterministic
+            end = self._position.next().position
+            self._replay = Replay(task, start.step, start.term, end, self._tell_replay, repeats=repeats)
 
     def work(self) -> None:
         if self._saver:
             start = self._start
             self._saver.resume_from(start.generation, start.sample_order, start.stretches)
             self._saver.start()
+        if self._replay:
+            self._replay.start()
         status = self._context.status
         status.phase, status.step, status.num_steps = "window", self._start.step, self._task.num_steps
         loss = float("nan")

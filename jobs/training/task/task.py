@@ -1,8 +1,10 @@
 """The task of one attempt of a long run: plain data that is sent to every rank. Needs no torch."""
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from checkpointing.generations.choice import Spoilt
@@ -23,6 +25,9 @@ from reporting.recording.attempts import RecordedAttempt
 _MEMORY_URL = MemoryStore().url
 # Longer than the driver waits for anything but saves, so that the driver gives up before the ranks do.
 _BESIDE_SAVES_S = 2400.0
+# A step's loss is known before its update. How ranks share its samples changes the order of sums alone.
+_NOT_IN_A_LOSS = ("optimizer",)
+_ORDER_OF_SUMS = ("strategy", "world_size", "micro_batch", "grad_accum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,4 +234,16 @@ class Task:
             num_steps=self.num_steps,
             tokens_per_step=self.recipe.tokens_per_step,
             simulated=self.simulated or self.recipe.is_emulated(self.vendor),
+            micro_batch=self.recipe.micro_batch,
+            loss_digest=self._loss_digest(),
         )
+
+    def _loss_digest(self) -> str:
+        """Of all that a step's loss depends on, but for rounding, beside the weights and the position."""
+        # Numbers of fp8 are scaled by the largest one of their micro-batch.
+        is_plain = self.recipe.fp8 == "none"
+        left_out = (*_NOT_IN_A_LOSS, *_ORDER_OF_SUMS) if is_plain else _NOT_IN_A_LOSS
+        recipe = {key: value for key, value in asdict(self.recipe).items() if key not in left_out}
+        data = [(one.index.digest, asdict(one.windows), one.end_id) for one in self.places]
+        known = (recipe, data, self.num_samples, self.shuffle, self.vendor)
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()

@@ -182,12 +182,21 @@ def test_what_is_no_part_says_why(data: bytes, says: str) -> None:
         ("leased_s", None), ("leased_s", "noon"), ("leased_s", math.nan), ("leased_s", 1e300),
         ("group", 5), ("group", "a\ud800"), ("world_size", "2"), ("world_size", 2**70), ("world_size", True),
         ("tokens_per_step", math.inf), ("start_step", []), ("parent_term", 0.5), ("simulated", 1),
+        ("micro_batch", "4"), ("loss_digest", 5),
     ],
 )  # fmt: skip
 def test_a_part_whose_attempt_can_not_be_that_is_none(name: str, value: object) -> None:
     told = json.dumps({**asdict(attempt()), name: value})
     with pytest.raises(PartError, match=f"the {name} of its attempt is "):
         decode_part(name_of(1, 1), with_metadata(**{"longhaul.attempt": told}))
+
+
+def test_a_part_of_an_older_version_says_less_of_its_attempt() -> None:
+    told = asdict(attempt(simulated=True, micro_batch=4, loss_digest="a"))
+    for name in ("simulated", "micro_batch", "loss_digest"):
+        del told[name]
+    data = with_metadata(**{"longhaul.attempt": json.dumps(told)})
+    assert part_attempt(name_of(1, 1), data) == attempt()
 
 
 @pytest.mark.parametrize("number", [None, math.nan, math.inf, 1e300])
