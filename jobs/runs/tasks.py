@@ -12,6 +12,7 @@ from typing import Any
 from checkpointing.errors import NothingToResume, taken_over
 from checkpointing.generations.choice import Spoilt, find
 from checkpointing.generations.repository import Repository, existing_run
+from checkpointing.generations.retention import of_this_life
 from checkpointing.log.history import LogView
 from checkpointing.stores.opening import open_store
 from cluster.inventory import WorkerGroup
@@ -56,13 +57,16 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
     ``--resume`` may name another run, or a generation of it, by its place in a store. Of a run, the latest
     generation is the beginning; where there is a key, its log must be signed. It may also name a complete
     generation of this run that is missing from the log.
+
+    A run that has saved since then goes on from its own saves by the same command, which Slurm and
+    supervisors repeat: what has become of the other run does not matter any more.
     """
     view = repository.refresh()
     url, slash, name = resume.rstrip("/").rpartition("/runs/")
     if slash:
-        return Beginning(
-            origin=_origin(url, name, resume, spec), what="latest", fresh=fresh, term=view.term + 1
-        )
+        goes_on = not fresh and of_this_life(view)
+        origin = _origin(url, name, resume, None if goes_on else spec)
+        return Beginning(origin=origin, what="latest", fresh=fresh, term=view.term + 1)
     if resume != "latest" and fresh:
         raise SpecError([f"--resume {resume} and --fresh exclude each other; give one of them"])
     if resume != "latest" and resume not in {one.name for one in repository.unnamed(resume)}:
@@ -70,7 +74,8 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
     return Beginning(origin=None, what=resume, fresh=fresh, term=view.term + 1)
 
 
-def _origin(url: str, place: str, resume: str, spec: RunSpec) -> Origin:
+def _origin(url: str, place: str, resume: str, spec: RunSpec | None) -> Origin:
+    """The other run. With a ``spec``, it is to be begun from now."""
     store = open_store(url, base=store_base())
     name, _, generation = place.partition("/gen/")
     try:
@@ -78,9 +83,10 @@ def _origin(url: str, place: str, resume: str, spec: RunSpec) -> Origin:
     except NothingToResume:
         raise NothingToResume(f"--resume {resume}: there is no run {name!r} in {store.url}") from None
     what = generation or "latest"
-    repository.refuse_as_origin(what)
-    if generation:
-        find(repository.view, generation, spec.checkpoint.retention)
+    if spec is not None:
+        repository.refuse_as_origin(what)
+        if generation:
+            find(repository.view, generation, spec.checkpoint.retention)
     return Origin(store=store.url, run=name, what=what)
 
 

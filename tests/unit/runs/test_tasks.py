@@ -307,6 +307,30 @@ def test_with_a_key_no_run_begins_from_the_newest_checkpoint_of_a_log_that_nobod
     assert begun(f"{place}/gen/{name}") == Origin(store=theirs, run="another", what=name)
 
 
+def test_a_run_that_has_saved_goes_on_by_the_same_command_whatever_became_of_the_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Slurm and supervisors repeat it."""
+    place, _ = another_run(tmp_path)
+    with_key(tmp_path, monkeypatch)
+    repository = Repository(MemoryStore(), RUN)
+    Ranks(repository, repository.take_over("us")).save(500)
+
+    def refused(resume: str, *, fresh: bool = False) -> bool:
+        try:
+            origin = beginning(resume, repository, spec(), fresh=fresh).origin
+        except (StoreKeyError, NothingToResume):
+            return True
+        assert origin is not None and origin.run == "another"
+        return False
+
+    for resume in (place, f"{place}/gen/000000000099-t1-a"):
+        assert not refused(resume)
+        assert refused(resume, fresh=True)
+    repository.take_over("us", fresh=True)
+    assert refused(place)
+
+
 def test_a_forged_signature_makes_no_log_of_another_run_one_to_begin_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
