@@ -16,7 +16,7 @@ Cause = Literal[
 
 
 # A worker's own errors arrive as text that begins with the name of their type.
-_REFUSED = ("NothingToResume:", "Unfit:", "SpecError:", "StoreError:")
+_REFUSED = ("NothingToResume:", "Unfit:", "SpecError:", "StoreError:", "StoreKeyError:")
 _STORE = ("Unavailable:", "Full:", "Denied:")
 LOST_CONTROLLER = "Ray Train's controller has died"
 LOST_AT_START = "a worker was lost before it could begin"

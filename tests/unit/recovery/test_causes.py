@@ -41,6 +41,7 @@ def lost(reason: str, *, is_silent: bool = False, is_preempted: bool = False) ->
         ("Full: /results: no space left on device", "store"),
         ("NothingToResume: none of its generations can be used", "refused"),
         ("Unfit: 000012 is of model gpt-9", "refused"),
+        ("StoreKeyError: /s/runs/r/log: no record was signed with the key", "refused"),
     ],
 )
 def test_an_error_is_told_by_its_words(reason: str, cause: Cause) -> None:
