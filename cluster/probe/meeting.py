@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.probe.interfaces import towards
 from cluster.probe.roll_call import COMING_S, KEEP_OFF, REMEDY, Unmet, all_met, connecting_s, told_if_late
+from cluster.probe.signed_store import SignedStore
 from cluster.run_key import KEY_BYTES, mac
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def join(
     timeout = timedelta(seconds=timeout_s)
     store = _store(meeting, rank, world_size, timeout)
     is_of_one = is_of_one_machine(meeting)
-    cards = all_met(store, rank, world_size, of_one_machine=is_of_one, within_s=min(timeout_s, COMING_S))
+    signed = SignedStore(store, key, meeting.removeprefix(_TCP), is_open=not is_of_one)
+    cards = all_met(signed, rank, world_size, of_one_machine=is_of_one, within_s=min(timeout_s, COMING_S))
     with told_if_late(cards, connecting_s(world_size), tell_late):
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device

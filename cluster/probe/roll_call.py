@@ -4,6 +4,9 @@ gloo and NCCL wait for a rank that they can't reach until a timeout of theirs, a
 rank first leaves a card in the store where they meet. On several machines it then tries to connect to one
 rank of each other machine, at the address that gloo will use. All ranks read the same answers, so they all
 say the same.
+
+Whoever reaches the store may write to it. So words carry a MAC, and a rank is only blamed for its absence by
+rank 0, which comes first: each other rank sees soon if a word of its own is gone.
 """
 
 import json
@@ -18,9 +21,10 @@ from datetime import timedelta
 from ipaddress import ip_address
 from itertools import chain
 from threading import Thread, Timer
-from typing import Any
 
 from cluster.probe.interfaces import NoInterface, advertised
+from cluster.probe.signed_store import SignedStore
+from cluster.run_key import Refused
 
 # Ranks come when they have imported torch, from a slow disk too. Their driver gives up a little later.
 COMING_S = 240.0
@@ -81,13 +85,15 @@ def connecting_s(num_ranks: int) -> float:
     return _CONNECTING_S + _CONNECTING_PER_RANK_S * num_ranks
 
 
-def all_met(store: Any, rank: int, num_ranks: int, *, of_one_machine: bool, within_s: float) -> list[Card]:
+def all_met(
+    store: SignedStore, rank: int, num_ranks: int, *, of_one_machine: bool, within_s: float
+) -> list[Card]:
     """Returns the cards of all ranks once they came and reach each other. Every rank calls this.
 
     Raises ``Unmet``, with the same text on all ranks that came by then, and ``Rank0Gone``.
     """
     try:
-        return _told_if_lost(store, rank, num_ranks, of_one_machine, within_s)
+        return _told_if_disturbed(store, rank, num_ranks, of_one_machine, within_s)
     except Unmet as problem:
         with suppress(RuntimeError):  # Rank 0 is gone.
             answering = _answering(store)
@@ -99,7 +105,20 @@ def all_met(store: Any, rank: int, num_ranks: int, *, of_one_machine: bool, with
         raise
 
 
-def _told_if_lost(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
+def _told_if_disturbed(
+    store: SignedStore, rank: int, num_ranks: int, of_one_machine: bool, within_s: float
+) -> list[Card]:
+    try:
+        return _told_if_lost(store, rank, num_ranks, of_one_machine, within_s)
+    except Refused:
+        # Which word it was differs between ranks, who all say the same.
+        text = f"somebody else writes to the rendezvous at {store.place}: words of ranks are changed or gone"
+        raise Unmet(f"{text}; {KEEP_OFF}", []) from None
+
+
+def _told_if_lost(
+    store: SignedStore, rank: int, num_ranks: int, of_one_machine: bool, within_s: float
+) -> list[Card]:
     """Meets. Raises ``Unmet`` too if the store ends this rank's connection, and ``Rank0Gone`` if it has ended
     itself.
     """
@@ -123,7 +142,7 @@ def _told_if_lost(store: Any, rank: int, num_ranks: int, of_one_machine: bool, w
         ) from None
 
 
-def _answering(store: Any) -> Any:
+def _answering(store: SignedStore) -> SignedStore:
     """Returns the store, or another connection to it: torch's server ends that of a rank which asks for what
     somebody else spoilt. Raises ``RuntimeError`` if no server answers.
     """
@@ -135,7 +154,7 @@ def _answering(store: Any) -> Any:
     return store
 
 
-def _met(store: Any, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
+def _met(store: SignedStore, rank: int, num_ranks: int, of_one_machine: bool, within_s: float) -> list[Card]:
     host = socket.gethostname()
     if of_one_machine:
         return called(store, Card(rank=rank, host=host), num_ranks, within_s)
@@ -176,18 +195,28 @@ def _let_in(listener: socket.socket) -> None:
             listener.accept()[0].close()
 
 
-def called(store: Any, own: Card, num_ranks: int, within_s: float) -> list[Card]:
-    """Returns the cards of all ranks, rank 0's first. Every rank calls this. Raises ``Unmet``."""
+def called(store: SignedStore, own: Card, num_ranks: int, within_s: float) -> list[Card]:
+    """Returns the cards of all ranks, rank 0's first. Every rank calls this.
+
+    Raises ``Unmet``, and ``Refused`` if a stranger wrote or deleted.
+    """
     told = _shared(store, _CARD, own.rank, asdict(own), range(num_ranks), num_ranks, within_s)
     if told is None:
         there = [rank for rank in range(num_ranks) if store.check([_name(_CARD, rank)])]
         first = [_card(rank, store.get(_name(_CARD, rank))) for rank in there[:_MOST_NAMED]]
-        raise _who_is_missing(there, first, num_ranks, within_s)
+        raise _known_to(own.rank, store, _who_is_missing(there, first, num_ranks, within_s))
     return [_card(rank, text) for rank, text in enumerate(told)]
 
 
-def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
-    """Every rank calls this while its port is open. Raises ``Unmet`` on all of them."""
+def _known_to(rank: int, store: SignedStore, problem: Unmet) -> Unmet:
+    """Returns the problem, which blames nobody unless ``rank`` can know whose word was never there. Of other
+    ranks, those who told it may not look after it any more when a stranger deletes it.
+    """
+    return problem if rank == 0 or not store.is_open else Unmet(str(problem), [])
+
+
+def check_reach(store: SignedStore, own: Card, cards: Sequence[Card]) -> None:
+    """Every rank calls this while its port is open. Raises ``Unmet`` on all of them, or ``Refused``."""
     firsts = [card for card in first_of_each_place(cards) if card.address]
     missed_here = None
     if own in firsts:
@@ -198,7 +227,7 @@ def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
         silent = [card for card in firsts if not store.check([_name(_REACH, card.rank)])] or firsts[:1]
         named = "; ".join(map(str, silent[:_MOST_NAMED]))
         text = f"{named}: came, and did not say within {within_s:.0f} s whom it reaches; {REMEDY}"
-        raise Unmet(text, [card.rank for card in silent])
+        raise _known_to(own.rank, store, Unmet(text, [card.rank for card in silent]))
     known = frozenset(ranks)
     missed = {rank: _missed(text, known) for rank, text in zip(ranks, told, strict=True)}
     if problem := who_is_unreached(firsts, missed):
@@ -206,12 +235,18 @@ def check_reach(store: Any, own: Card, cards: Sequence[Card]) -> None:
 
 
 def _shared(
-    store: Any, kind: str, rank: int, told: object, ranks: Sequence[int], num_ranks: int, within_s: float
+    store: SignedStore,
+    kind: str,
+    rank: int,
+    told: object,
+    ranks: Sequence[int],
+    num_ranks: int,
+    within_s: float,
 ) -> list[str] | None:
     """Returns what ``ranks`` tell as ``kind``; None if one does not in time. First, this rank tells ``told``,
     if that is not None. Rank 0 collects for all, so that the store is asked once for each answer.
 
-    Raises ``Unmet`` if another rank has given up meanwhile.
+    Raises ``Unmet`` if another rank has given up meanwhile, and ``Refused`` if a stranger wrote or deleted.
     """
     names, counter, all_of_them = [_name(kind, one) for one in ranks], _name(kind, "num"), _name(kind, "all")
     if told is not None:
@@ -219,10 +254,10 @@ def _shared(
         store.add(counter, 1)
     end = time.monotonic() + within_s
     if rank == 0:
-        # One number is cheap to ask for, a thousand names are not.
+        # One number is cheap to ask for, a thousand names are not. But anybody may have lowered it.
         if not _until(
             store, lambda: store.add(counter, 0) >= len(names) and store.check(names), end, num_ranks
-        ):
+        ) and not store.check(names):
             return None
         found = [store.get(name)[:_MOST_TOLD_BYTES].decode(errors="replace") for name in names]
         store.set(all_of_them, json.dumps(found))
@@ -236,11 +271,12 @@ def _shared(
     return collected
 
 
-def _until(store: Any, is_there: Callable[[], bool], end: float, num_ranks: int) -> bool:
+def _until(store: SignedStore, is_there: Callable[[], bool], end: float, num_ranks: int) -> bool:
     pause_s = _FIRST_PAUSE_S
     while not is_there():
         if store.check([_OVER]):
             raise _told(store, num_ranks)
+        store.check_own()
         if time.monotonic() > end:
             return False
         time.sleep(pause_s)
@@ -357,7 +393,7 @@ def _missed(text: str, ranks: Collection[int]) -> list[int]:
     return [one for one in told if type(one) is int and one in ranks] if isinstance(told, list) else []
 
 
-def _told(store: Any, num_ranks: int) -> Unmet:
+def _told(store: SignedStore, num_ranks: int) -> Unmet:
     """Returns what another rank gave up for."""
     with suppress(*_NOT_AS_EXPECTED):
         text, told = json.loads(store.get(_OVER)[:_MOST_TOLD_BYTES])

@@ -26,6 +26,7 @@ from cluster.probe import door
 from cluster.probe.interfaces import towards
 from cluster.probe.meeting import Stranger, on_loopback, prove
 from cluster.probe.roll_call import COMING_S, Rank0Gone, Unmet, all_met, connecting_s, told_if_late
+from cluster.probe.signed_store import SignedStore
 from jobs.commandline.exit_codes import EXIT_FAILED
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.causes import cause_of
@@ -224,7 +225,10 @@ def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterato
             store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             store.set_timeout(timeout)
             try:
-                cards = all_met(store, rank, size, of_one_machine=place.is_of_one_machine, within_s=COMING_S)
+                # ``torchrun`` gives ranks no secret, and leaves no node out by what they say here.
+                where, is_of_one = os.environ.get("MASTER_ADDR", "this machine"), place.is_of_one_machine
+                unsigned = SignedStore(store, b"", where, is_open=not is_of_one)
+                cards = all_met(unsigned, rank, size, of_one_machine=is_of_one, within_s=COMING_S)
             except (Unmet, Rank0Gone) as problem:
                 # All ranks end with the same sentence, which is all that anybody needs.
                 print(problem, file=sys.stderr, flush=True)

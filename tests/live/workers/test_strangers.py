@@ -3,6 +3,7 @@
 He has torch's own client and knows all of this code.
 """
 
+import json
 import logging
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from ipaddress import ip_address
 from multiprocessing.connection import Connection
@@ -29,6 +31,7 @@ from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
 from cluster.local_ray.private_ray import private_ray
 from cluster.probe.meeting import Stranger, join, listen_at, meet_at, meet_in, prove, tcp_store
+from cluster.probe.roll_call import Card
 from cluster.run_key import new_key, sign
 from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
@@ -48,7 +51,7 @@ DEADLINE = timedelta(seconds=60)
 # Comes in as rank 1 and answers each collective of the proof, if there is one, before he sends what runs
 # wherever it is unpickled.
 STRANGER = """
-import json, sys, torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 from datetime import timedelta
 address, proofs, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 class Evil:
@@ -57,8 +60,7 @@ class Evil:
 host, _, port = address.removeprefix("tcp://").rpartition(":")
 patience = timedelta(seconds=20)
 store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=patience)
-card = dict(rank=1, host="his", address="", interface="", port=0)
-store.set("longhaul/card/1", json.dumps(card))
+store.set("longhaul/card/1", bytes.fromhex(sys.argv[4]))
 store.add("longhaul/card/num", 1)
 dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=patience)
 print("in rank 1's place", flush=True)
@@ -76,10 +78,13 @@ def test_who_takes_rank_1s_seat_is_found_out_and_nothing_of_his_runs(num_proofs:
     rank_0.start()
     theirs.close()
     run_by_him = tmp_path / "run-by-him"
+    # Rank 1's own, which he has heard and repeats.
+    told = json.dumps(asdict(Card(rank=1, host="his"))).encode()
+    card = sign(KEY, ("roll call", "longhaul/card/1"), told)
     try:
         assert ours.poll(60)
         stranger = subprocess.run(
-            [sys.executable, "-c", STRANGER, ours.recv(), str(num_proofs), str(run_by_him)],
+            [sys.executable, "-c", STRANGER, ours.recv(), str(num_proofs), str(run_by_him), card.hex()],
             capture_output=True,
             text=True,
             timeout=120,

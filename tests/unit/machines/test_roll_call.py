@@ -23,9 +23,12 @@ from cluster.probe.roll_call import (
     first_of_each_place,
     who_is_unreached,
 )
+from cluster.probe.signed_store import SignedStore
+from cluster.run_key import Refused
 from jobs.execution.causes import is_echo
 
 NUM_RANKS = 8
+KEY = b"the run's own"
 
 
 def cards(*addresses: str) -> list[Card]:
@@ -124,8 +127,8 @@ class Store:
         self.num_read = 0
         self._lock = Lock()
 
-    def set(self, name: str, value: str) -> None:
-        self.held[name] = value.encode()
+    def set(self, name: str, value: str | bytes) -> None:
+        self.held[name] = value.encode() if isinstance(value, str) else value
 
     def get(self, name: str) -> bytes:
         self.num_read += 1
@@ -139,12 +142,22 @@ class Store:
     def check(self, names: Sequence[str]) -> bool:
         return all(name in self.held for name in names)
 
+    def clone(self) -> "Store":
+        again = Store()
+        again.held = self.held
+        return again
+
+
+def signed(store: Store, *, is_open: bool = True) -> SignedStore:
+    return SignedStore(store, KEY, "10.0.0.1:7", is_open=is_open)
+
 
 def at_the_roll_call(store: Store, of_all: Sequence[Card]) -> list[Sequence[Card] | Unmet]:
     def one(card: Card) -> Sequence[Card] | Unmet:
+        own = signed(store)
         try:
-            cards = called(store, card, len(of_all), within_s=30)
-            check_reach(store, card, cards)
+            cards = called(own, card, len(of_all), within_s=30)
+            check_reach(own, card, cards)
         except Unmet as error:
             return error
         return cards
@@ -237,9 +250,7 @@ class Spoilt(Store):
     def clone(self) -> Store:
         if not self.is_server_there:
             self._fail()
-        again = Store()
-        again.held = self.held
-        return again
+        return super().clone()
 
     def _fail(self) -> int:
         raise RuntimeError("Failed to recv, got 0 bytes")
@@ -254,7 +265,7 @@ def no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("rank", "who"), [(0, "rank 0"), (1, "rank 1 on .*")])
 def test_where_a_stranger_spoilt_the_count_each_rank_says_so_and_blames_nobody(rank: int, who: str) -> None:
     with pytest.raises(Unmet, match=rf"^{who} cannot read what ranks tell \(Failed to recv") as found:
-        all_met(Spoilt(), rank, 2, of_one_machine=True, within_s=30)
+        all_met(signed(Spoilt()), rank, 2, of_one_machine=True, within_s=30)
     assert found.value.ranks == ()
 
 
@@ -262,10 +273,10 @@ def test_where_a_stranger_spoilt_the_count_each_rank_says_so_and_blames_nobody(r
 def test_what_rank_0_says_of_it_is_what_the_others_say() -> None:
     store = Spoilt()
     with pytest.raises(Unmet) as of_rank_0:
-        all_met(store, 0, 2, of_one_machine=True, within_s=30)
+        all_met(signed(store), 0, 2, of_one_machine=True, within_s=30)
     store.is_lost = False
     with pytest.raises(Unmet) as of_rank_1:
-        all_met(store, 1, 2, of_one_machine=True, within_s=30)
+        all_met(signed(store), 1, 2, of_one_machine=True, within_s=30)
     assert str(of_rank_1.value) == str(of_rank_0.value)
 
 
@@ -276,14 +287,111 @@ def test_where_rank_0_is_gone_the_others_only_echo_it() -> None:
     with pytest.raises(
         Rank0Gone, match=r"^rank 1 on .*: connection closed, and rank 0's store does"
     ) as found:
-        all_met(store, 1, 2, of_one_machine=True, within_s=30)
+        all_met(signed(store), 1, 2, of_one_machine=True, within_s=30)
     assert is_echo(f"Rank0Gone: {found.value}")
 
 
-@pytest.mark.parametrize("ranks", [[-1], [0, -1_000_000], [2], ["x"], [1.5e300]])
-def test_a_stranger_who_ends_the_roll_call_blames_no_rank_that_is_not_there(ranks: list[object]) -> None:
+STRANGER = (
+    "somebody else writes to the rendezvous at 10.0.0.1:7: words of ranks are changed or gone; keep others "
+    "off the network between the machines"
+)
+
+
+def said_by(store: Store, rank: int, within_s: float = 30) -> tuple[str, tuple[int, ...]]:
+    with pytest.raises(Unmet) as found:
+        all_met(signed(store), rank, 2, of_one_machine=True, within_s=within_s)
+    return str(found.value), found.value.ranks
+
+
+@pytest.mark.usefixtures("no_lingering")
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("key", [None, b"his own"])
+def test_a_stranger_who_ends_the_roll_call_blames_nobody(key: bytes | None, rank: int) -> None:
+    store, word = Store(), json.dumps(["the disk of host-1 is broken", [1]])
+    if key is None:
+        store.set("longhaul/over", word)
+    else:
+        SignedStore(store, key, "", is_open=True).set("longhaul/over", word)
+    assert said_by(store, rank) == (STRANGER, ())
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_a_word_of_a_rank_counts_in_no_other_place() -> None:
     store = Store()
-    store.set("longhaul/over", json.dumps(["the disk of host-7 is broken", ranks]))
-    with pytest.raises(Unmet, match=r"^a rank gave up meeting the others, and does not say why$") as found:
-        called(store, Card(rank=0, host="a"), 2, within_s=30)
-    assert found.value.ranks == ()
+    signed(store).set("longhaul/reach/1", json.dumps(["the disk of host-1 is broken", [1]]))
+    store.held["longhaul/over"] = store.held["longhaul/reach/1"]
+    assert said_by(store, 0) == (STRANGER, ())
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_what_a_rank_gave_up_for_is_what_the_others_say() -> None:
+    store = Store()
+    signed(store).set("longhaul/over", json.dumps(["rank 1 did not come", [1]]))
+    assert said_by(store, 0) == ("rank 1 did not come", (1,))
+
+
+@pytest.mark.usefixtures("no_lingering")
+@pytest.mark.parametrize("ranks", [[-1], [0, -1_000_000], [2], ["x"], [1.5e300]])
+def test_no_rank_that_is_not_there_is_blamed(ranks: list[object]) -> None:
+    store = Store()
+    signed(store).set("longhaul/over", json.dumps(["the disk of host-7 is broken", ranks]))
+    assert said_by(store, 0) == ("a rank gave up meeting the others, and does not say why", ())
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_a_stranger_who_overwrites_a_card_blames_nobody() -> None:
+    store, card = Store(), asdict(Card(rank=1, host="his"))
+    store.set("longhaul/card/1", json.dumps(card | {"port": -1}))
+    store.add("longhaul/card/num", 1)
+    assert said_by(store, 0) == (STRANGER, ())
+    assert said_by(store, 1) == (STRANGER, ())
+
+
+@pytest.mark.usefixtures("no_lingering")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_card_is_deleted_says_so(rank: int) -> None:
+    class Deleting(Store):
+        def set(self, name: str, value: str | bytes) -> None:
+            super().set(name, value)
+            self.held.pop(f"longhaul/card/{rank}", None)
+
+    assert said_by(Deleting(), rank) == (STRANGER, ())
+
+
+def test_a_rank_looks_after_its_words_by_another_connection_too() -> None:
+    store = Store()
+    first = signed(store)
+    first.set("longhaul/card/1", "")
+    again = first.clone()
+    again.check_own()
+    del store.held["longhaul/card/1"]
+    with pytest.raises(Refused):
+        again.check_own()
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_only_rank_0_knows_who_did_not_come_where_others_may_delete() -> None:
+    """To the others a card may be missing whose rank has met, and looks after it no more."""
+    came = r"^rank . did not come within 0 s; 1 of 2 ranks came"
+    for rank, is_open, blamed in ((0, True, (1,)), (1, True, ()), (1, False, (0,))):
+        with pytest.raises(Unmet, match=came) as found:
+            called(signed(Store(), is_open=is_open), Card(rank=rank, host="a"), 2, within_s=0.0)
+        assert found.value.ranks == blamed
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_only_rank_0_knows_who_did_not_say_whom_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call, "connecting_s", lambda num_ranks: 0.0)
+    monkeypatch.setattr(roll_call, "_reaches", lambda own, card: True)
+    both = cards("10.0.0.1", "10.0.0.2")
+    for rank, blamed in ((0, (1,)), (1, ())):
+        with pytest.raises(Unmet, match="and did not say within") as found:
+            check_reach(signed(Store()), both[rank], both)
+        assert found.value.ranks == blamed
+
+
+def test_a_stranger_who_lowers_the_count_keeps_nobody_from_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, both = Store(), [Card(rank=rank, host="a") for rank in (0, 1)]
+    store.add("longhaul/card/num", -100)
+    signed(store).set("longhaul/card/1", json.dumps(asdict(both[1])))
+    assert called(signed(store), both[0], 2, within_s=0.0) == both

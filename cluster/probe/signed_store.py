@@ -1,0 +1,53 @@
+"""The store of a roll call, in which each word carries a MAC: its server takes words from everybody."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from cluster.run_key import Refused, read, sign
+
+# torch's server takes no more than this in one message.
+_MOST_BYTES = 2**23
+
+
+class SignedStore:
+    """torch's store, for one rank. Raises ``Refused`` where somebody without the ranks' key wrote or deleted.
+
+    ``place`` says where the store is, and ``is_open`` whether other users can reach it. Numbers that ranks
+    count carry no MAC: they prove nothing.
+    """
+
+    def __init__(self, store: Any, key: bytes, place: str, *, is_open: bool, own: Sequence[str] = ()) -> None:
+        self._store = store
+        self._key = key
+        self.place = place
+        self.is_open = is_open
+        self._own = [*own]
+
+    def set(self, name: str, value: str) -> None:
+        self._store.set(name, sign(self._key, _subject(name), value.encode()))
+        self._own.append(name)
+
+    def get(self, name: str) -> bytes:
+        return read(self._key, _subject(name), self._store.get(name), _MOST_BYTES)
+
+    def check(self, names: Sequence[str]) -> bool:
+        return bool(self._store.check(names))
+
+    def check_own(self) -> None:
+        """Raises ``Refused`` if a word of this rank is gone: ranks delete none."""
+        if not self._store.check(self._own):
+            raise Refused("a word of this rank is gone")
+
+    def add(self, name: str, amount: int) -> int:
+        return int(self._store.add(name, amount))
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._store.set_timeout(timeout)
+
+    def clone(self) -> "SignedStore":
+        return SignedStore(self._store.clone(), self._key, self.place, is_open=self.is_open, own=self._own)
+
+
+def _subject(name: str) -> tuple[str, str]:
+    return ("roll call", name)
