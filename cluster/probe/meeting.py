@@ -23,7 +23,9 @@ from datetime import timedelta
 from errno import EADDRNOTAVAIL
 from hmac import compare_digest
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import mkdtemp
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from cluster.probe.interfaces import towards
@@ -139,9 +141,9 @@ def join(
 
 
 def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
-    import torch.distributed as dist
-
     if is_of_one_machine(meeting):
+        import torch.distributed as dist
+
         path = meeting.removeprefix(_FILE)
         store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # torch does not list it
         store.set_timeout(timeout)
@@ -153,7 +155,7 @@ def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
     _knock(rank, address, port)
     try:
         # Its server answers once rank 0 has come. torch asks an impostor again and again until then.
-        store = tcp_store(address, port, None, min(timeout, timedelta(seconds=COMING_S)))
+        store = _answering(address, port, min(timeout.total_seconds(), COMING_S))
     except RuntimeError as error:
         _knock(rank, address, port)  # Rank 0 may have ended.
         raise Unmet(
@@ -163,6 +165,29 @@ def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
         ) from None
     store.set_timeout(timeout)
     return store
+
+
+def _answering(address: str, port: int, within_s: float) -> Any:
+    """Returns a client. Raises ``RuntimeError`` if nothing is answered in time: torch's own timeout does not
+    count for the first answer, for which its constructor waits without end.
+    """
+    made: SimpleQueue[Any] = SimpleQueue()
+
+    def make() -> None:
+        try:
+            made.put(tcp_store(address, port, None, timedelta(seconds=within_s)))
+        except Exception as error:
+            made.put(error)
+
+    Thread(target=make, name="meeting", daemon=True).start()
+    try:
+        client = made.get(timeout=within_s)
+    except Empty:
+        text = f"no answer within {within_s:.0f} s, as if rank 0 had not come: look into its log"
+        raise RuntimeError(text) from None
+    if isinstance(client, Exception):
+        raise client
+    return client
 
 
 def _place_of(meeting: str) -> tuple[str, int]:

@@ -1,0 +1,53 @@
+"""What a rank says of whoever answers in the place of rank 0."""
+
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from threading import Event
+
+import pytest
+
+from cluster.probe import meeting
+from cluster.probe.roll_call import Unmet
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def impostor() -> Iterator[str]:
+    """Takes connections: the kernel does, whatever its process answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_who_takes_connections_and_never_answers_is_told_with_the_address(
+    impostor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = Event()
+    # As torch's constructor does.
+    monkeypatch.setattr(meeting, "tcp_store", lambda *_: is_over.wait(DEADLINE_S))
+    monkeypatch.setattr(meeting, "COMING_S", 0.1)
+    try:
+        said, ranks = said_at(impostor)
+    finally:
+        is_over.set()
+    assert f": what answers at {impostor} is not rank 0's store (no answer within 0 s" in said
+    assert ranks == ()
+
+
+def test_what_torch_says_of_who_answers_otherwise_is_told_with_the_address(
+    impostor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise RuntimeError("Ping failed")
+
+    monkeypatch.setattr(meeting, "tcp_store", refuses)
+    said, ranks = said_at(impostor)
+    assert f": what answers at {impostor} is not rank 0's store (Ping failed): another process" in said
+    assert ranks == ()
+
+
+def said_at(place: str) -> tuple[str, tuple[int, ...]]:
+    with pytest.raises(Unmet) as found:
+        meeting._store(f"tcp://{place}", 1, 2, timedelta(seconds=2 * DEADLINE_S))
+    return str(found.value), found.value.ranks
