@@ -395,3 +395,21 @@ def test_a_stranger_who_lowers_the_count_keeps_nobody_from_meeting(monkeypatch: 
     store.add("longhaul/card/num", -100)
     signed(store).set("longhaul/card/1", json.dumps(asdict(both[1])))
     assert called(signed(store), both[0], 2, within_s=0.0) == both
+
+
+class Leaving(Spoilt):
+    """Says for how long the first connection waits before another one is made of it."""
+
+    waits_s = None
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.waits_s = timeout.total_seconds()
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_another_connection_is_waited_for_only_as_long_as_a_connection_may_take() -> None:
+    """And not as long as a collective, which is what torch's store was told for ranks to come."""
+    store = Leaving()
+    with pytest.raises(Unmet):
+        all_met(signed(store), 1, 2, of_one_machine=True, within_s=30)
+    assert store.waits_s == roll_call._REACH_S
