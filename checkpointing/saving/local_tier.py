@@ -75,6 +75,7 @@ class LocalTier:
         is not enough. On a full disk, all but the newest earlier share are deleted and the write is tried
         again.
         """
+        set_aside = self._store.set_aside_what_was_open()
         look = self._look()
         fewer = self._make_room(look, cut, part)
         try:
@@ -87,7 +88,7 @@ class LocalTier:
             self._keep_only(look, self._num_kept, part.rank)
         except StoreError as error:
             return f"older saves could not be deleted: {error}"
-        return unreadable_text(look.unreadable) or fewer
+        return set_aside or unreadable_text(look.unreadable) or fewer
 
     def inventory(self) -> list[tuple[Cut, FilePart]]:
         """Returns all shares that are whole judging by names; their bytes are checked when they are read.

@@ -3,33 +3,70 @@
 A look does not last: who owns a folder above can rename what lies in it a moment later, and in a folder that
 all may write to, whoever comes first makes what is not there yet. So each call goes down from the root
 through open folders, follows no link, and looks at the owner of each. Nobody but this user, and root, can
-have written below a folder that only this user may write to.
+have written below a folder that only this user may write to, or have mounted anything there.
 """
 
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from errno import EEXIST, ENOTEMPTY
 from io import FileIO
 from pathlib import Path
 
 from checkpointing.stores.contract import Denied
+from checkpointing.stores.folders import OURS_ALONE, below, foreign_mount
 from checkpointing.stores.local import LocalStore
 
 _UID_MAP = Path("/proc/self/uid_map")
+_SHOWN_FOR_OUTSIDE = Path("/proc/sys/kernel/overflowuid")
+_ALL_USERS = 2**32 - 1
+_OTHERS_MAY_WRITE = 0o022
 
 
 class OwnStore(LocalStore):
     """A folder below which all that is used belongs to this user. ``closed`` names the folder in it that
     others can't enter.
 
-    Every method raises ``Denied`` if a folder on its way belongs to another user or is a link, and if others
-    may write to ``closed``. So it does if another user owns the root or a folder above. Only root takes these
-    as they are: in a container its volumes may belong to anybody, and what counts is what lies below.
+    Every method raises ``Denied`` if a folder on its way belongs to another user, is what another user
+    mounted or is a link, and if others may write to ``closed``. So it does if another user owns the root or a
+    folder above. Only root takes these as they are: in a container its volumes may belong to anybody, and
+    what counts is what lies below.
     """
+
+    _mode_of_folders = OURS_ALONE
 
     def __init__(self, root: Path, closed: str) -> None:
         super().__init__(root)
         self._closed = closed
+
+    def set_aside_what_was_open(self) -> str | None:
+        """Renames ``closed`` if it is this user's and others may write to it, as versions before left it.
+        Returns what was done.
+
+        To close it would not do: what lies there may be theirs. Ranks call this side by side.
+        """
+        *above, last = self._closed.split("/")
+        with self._as_store_errors(self._closed), suppress(FileNotFoundError), self._folder(above) as place:
+            with below(place, [last]) as open_one:
+                found = os.fstat(open_one)
+                if found.st_uid != os.geteuid() or not found.st_mode & _OTHERS_MAY_WRITE:
+                    return None
+                # A folder that isn't empty keeps its name, so only one rank's rename succeeds: those that
+                # come later find the name taken, and leave alone what that rank has begun meanwhile.
+                with suppress(FileExistsError):
+                    os.mkdir("set-aside", dir_fd=open_one)
+            aside = f"{last}.open-{found.st_ino}"
+            try:
+                os.rename(last, aside, src_dir_fd=place, dst_dir_fd=place)
+            except OSError as error:
+                if error.errno not in (EEXIST, ENOTEMPTY):
+                    raise
+                return None
+            return (
+                f"others could write to {self.root / self._closed}, and what lay there may be theirs: it is "
+                f"{aside} now, and saves begin anew; look at it and remove it"
+            )
+        return None
 
     def _folder(self, names: Sequence[str], *, make: bool = False) -> AbstractContextManager[int]:
         self._look_above()
@@ -42,7 +79,7 @@ class OwnStore(LocalStore):
     def _look_above(self) -> None:
         if os.geteuid() == 0:
             return
-        named, real = self.root.absolute(), self.root.resolve()
+        named, real = self.root.absolute(), Path(os.path.realpath(self.root))
         for folder in dict.fromkeys((named, *named.parents, real, *real.parents)):
             with suppress(FileNotFoundError):
                 owner = folder.lstat().st_uid
@@ -59,20 +96,27 @@ class OwnStore(LocalStore):
                 f"store: {self.root / name}: belongs to user {found.st_uid}, and may hold anything; "
                 "name another folder"
             )
-        if name == self._closed and found.st_mode & 0o077:
-            if make:
-                os.chmod(".", 0o700, dir_fd=folder)
-            elif found.st_mode & 0o022:
+        # Below the closed folder nobody else mounts anything.
+        if not name.startswith(f"{self._closed}/") and (what := foreign_mount(folder)):
+            raise Denied(f"store: {self.root / name}: {what}, and may hold anything; name another folder")
+        if name == self._closed:
+            if found.st_mode & _OTHERS_MAY_WRITE:
                 raise Denied(
                     f"store: {self.root / name}: has mode {found.st_mode & 0o777:04o}: others may write "
-                    "to it, and what lies there may be theirs; remove it"
+                    "to it, and what lies there may be theirs; the next save sets it aside"
                 )
+            if make and found.st_mode & 0o077:
+                os.chmod(".", OURS_ALONE, dir_fd=folder)
 
 
 def _is_of_outside(user: int) -> bool:
-    """Says whether the kernel shows users so who are outside this container, of whom root may be one."""
+    """Says whether the kernel shows users so who are outside this container, of whom root may be one.
+
+    A container may have a user of that number as well, who can't be told from those.
+    """
     try:
         ranges = [line.split() for line in _UID_MAP.read_text(encoding="utf-8").splitlines()]
+        shown = int(_SHOWN_FOR_OUTSIDE.read_text(encoding="utf-8"))
     except OSError:
         return False
-    return not any(int(first) <= user < int(first) + int(length) for first, _, length in ranges)
+    return user == shown and sum(int(length) for _, _, length in ranges) < _ALL_USERS

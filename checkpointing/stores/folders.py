@@ -5,6 +5,7 @@ someone else, so it is never followed, and the error names it.
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,11 @@ from typing import Protocol
 
 # With ``O_PATH``, where the system has it, a folder that is only passed through need not be readable.
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
-_OURS_ALONE = 0o700
+OURS_ALONE = 0o700
+_ROOT = Path("/")
+_MOUNTS = Path("/proc/self/mountinfo")
+_OPEN_FILES = Path("/proc/self/fdinfo")
+_MOUNTED_BY = re.compile(rb"\buser_id=(\d+)")
 # Each takes two descriptors of a thousand, and a place on Python's stack.
 MOST_DEEP = 64
 _MOST_TOLD_CHARS = 100
@@ -45,10 +50,10 @@ class Look(Protocol):
 
 @contextmanager
 def folder_at(
-    path: Path, names: Sequence[str] = (), *, make: bool = False, look: Look | None = None
+    path: Path, names: Sequence[str] = (), *, make: bool = False, mode: int = 0o777, look: Look | None = None
 ) -> Iterator[int]:
     """Opens a folder like ``open_folder`` and closes it at the end of the block."""
-    descriptor = open_folder(path, names, make=make, look=look)
+    descriptor = open_folder(path, names, make=make, mode=mode, look=look)
     try:
         yield descriptor
     finally:
@@ -56,53 +61,89 @@ def folder_at(
 
 
 def open_folder(
-    path: Path, names: Sequence[str] = (), *, make: bool = False, look: Look | None = None
+    path: Path, names: Sequence[str] = (), *, make: bool = False, mode: int = 0o777, look: Look | None = None
 ) -> int:
     """Returns a descriptor of the folder that ``names`` lead to from ``path``. The caller closes it.
 
     Links in ``path`` are followed; ``LinkFound`` is raised if one of ``names`` is a link. ``make`` creates
-    the missing folders, each durable in its parent. ``look`` is called with each of ``names``.
+    the missing folders, each durable in its parent and with ``mode`` from the start, less what the umask
+    takes away. ``look`` is called with each of ``names``.
     """
-    return _descend(os.open(path, _PASS), names, make=make, look=look)
+    return _descend(os.open(path, _PASS), names, make=make, mode=mode, look=look)
 
 
 @contextmanager
 def private_folder(path: Path, *, make: bool = False) -> Iterator[int]:
     """Opens the folder ``path``, which only this user can read or change. Others may know its name.
 
-    Raises ``NotOurs`` if ``path`` is a link, is no folder, or has another owner or mode. ``make`` creates
-    it and its parents where they are missing.
+    Raises ``NotOurs`` if ``path`` is a link, is no folder, has another owner or mode, or is what another
+    user mounted. ``make`` creates it and its parents where they are missing.
     """
     if make:
         path.parent.mkdir(parents=True, exist_ok=True)
     with folder_at(path.parent) as above:
         if make:
             with suppress(FileExistsError):
-                os.mkdir(path.name, _OURS_ALONE, dir_fd=above)
+                os.mkdir(path.name, OURS_ALONE, dir_fd=above)
         # The checks run on the open descriptor, because the name may mean another file a moment later.
         try:
             descriptor = os.open(path.name, _PASS | os.O_NOFOLLOW, dir_fd=above)
         except NotADirectoryError:
-            raise _not_ours(path, os.stat(path.name, dir_fd=above, follow_symlinks=False)) from None
+            found = os.stat(path.name, dir_fd=above, follow_symlinks=False)
+            raise _not_ours(path, _what_is_wrong(found)) from None
         try:
             found = os.fstat(descriptor)
-            if found.st_uid != os.geteuid() or found.st_mode & 0o777 != _OURS_ALONE:
-                raise _not_ours(path, found)
+            if found.st_uid != os.geteuid() or found.st_mode & 0o777 != OURS_ALONE:
+                raise _not_ours(path, _what_is_wrong(found))
+            if what := foreign_mount(descriptor):
+                raise _not_ours(path, what)
             yield descriptor
         finally:
             os.close(descriptor)
 
 
-def _not_ours(path: Path, found: os.stat_result) -> NotOurs:
+def _what_is_wrong(found: os.stat_result) -> str:
     if stat.S_ISLNK(found.st_mode):
-        what = "is a link"
-    elif not stat.S_ISDIR(found.st_mode):
-        what = "is no folder"
-    elif found.st_uid != os.geteuid():
-        what = f"belongs to user {found.st_uid}"
-    else:
-        what = f"has mode {found.st_mode & 0o777:04o}"
+        return "is a link"
+    if not stat.S_ISDIR(found.st_mode):
+        return "is no folder"
+    if found.st_uid != os.geteuid():
+        return f"belongs to user {found.st_uid}"
+    return f"has mode {found.st_mode & 0o777:04o}"
+
+
+def _not_ours(path: Path, what: str) -> NotOurs:
     return NotOurs(f"{path} {what}; expected a folder of user {os.geteuid()} alone, of mode 0700")
+
+
+def foreign_mount(folder: int) -> str | None:
+    """Says which other user mounted what ``folder`` lies on; None if only this user or root can have done so.
+
+    By FUSE any user can mount a program of theirs, which answers with any owner, mode and bytes.
+    """
+    number = _mount_of(folder)
+    if number is None:
+        return None
+    # Bytes, since who mounts chooses names: a line ends at no character of theirs, and spaces are escaped.
+    for line in _MOUNTS.read_bytes().split(b"\n"):
+        place, _, system = line.partition(b" - ")
+        if place.split(b" ", 1)[0] == number:
+            kind, *_, options = system.split(b" ")
+            user = _MOUNTED_BY.search(options)
+            if not kind.startswith(b"fuse") or (user and int(user[1]) in (0, os.geteuid())):
+                return None
+            return f"is mounted by a program of user {int(user[1]) if user else 'unknown'}"
+    # The list lacks the root's own mount after ``chroot``, and what was unmounted after it was opened.
+    return None if os.fstat(folder).st_dev == _ROOT.stat().st_dev else "lies on a mount that is gone"
+
+
+def _mount_of(folder: int) -> bytes | None:
+    """Its number. A device's would not do: on Btrfs a folder has another one than its mount in the list."""
+    try:
+        lines = (_OPEN_FILES / str(folder)).read_bytes().split(b"\n")
+    except FileNotFoundError:  # No Linux.
+        return None
+    return next((line.split()[1] for line in lines if line.startswith(b"mnt_id:")), None)
 
 
 @contextmanager
@@ -115,12 +156,14 @@ def below(folder: int, names: Sequence[str], *, make: bool = False) -> Iterator[
         os.close(descriptor)
 
 
-def _descend(folder: int, names: Sequence[str], *, make: bool, look: Look | None = None) -> int:
+def _descend(
+    folder: int, names: Sequence[str], *, make: bool, mode: int = 0o777, look: Look | None = None
+) -> int:
     """Returns the folder below ``folder``, and closes ``folder`` even if it raises."""
     for number, name in enumerate(names, start=1):
         above = folder
         try:
-            folder = _step(above, name, make=make)
+            folder = _step(above, name, make=make, mode=mode)
         except NotADirectoryError:
             refuse_link(above, name, "/".join(names[:number]))
             raise
@@ -135,14 +178,14 @@ def _descend(folder: int, names: Sequence[str], *, make: bool, look: Look | None
     return folder
 
 
-def _step(folder: int, name: str, *, make: bool) -> int:
+def _step(folder: int, name: str, *, make: bool, mode: int) -> int:
     try:
         return os.open(name, _PASS | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         if not make:
             raise
     with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=folder)
+        os.mkdir(name, mode, dir_fd=folder)
         sync(folder)
     return os.open(name, _PASS | os.O_NOFOLLOW, dir_fd=folder)
 

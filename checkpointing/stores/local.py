@@ -52,6 +52,8 @@ _MOST_RACES = 100
 class LocalStore:
     """A directory. Every write flushes the file and its directory to the disk before it returns."""
 
+    _mode_of_folders = 0o777
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
@@ -151,7 +153,7 @@ class LocalStore:
         """Opens a folder. Only the root and the path above it may contain links."""
         if make:
             _make_directory(self.root)
-        return folder_at(self.root, names, make=make, look=self._look_at)
+        return folder_at(self.root, names, make=make, mode=self._mode_of_folders, look=self._look_at)
 
     def _look_at(self, folder: int, name: str, *, make: bool) -> None:
         """Is called with each open folder below the root on the way to an object, and may raise."""

@@ -1,17 +1,22 @@
 """Another user of a node exchanges the folders that a run's saves lie in, at any moment after a look."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkpointing.format.manifest import Cut
+from checkpointing.saving import own_store
 from checkpointing.saving.local_tier import LocalTier
+from checkpointing.stores import folders
 from checkpointing.stores.contract import Denied, StoreError
+from tests.unit.foreign_mounts import mounted
 from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
 from tests.unit.small_generations import cut_of, file_of, part_of
 
@@ -66,7 +71,7 @@ def test_nothing_that_is_exchanged_before_any_call_is_offered_or_written_to(
             theirs.rename(ours)
 
         with monkeypatch.context() as patch:
-            calls = exchange_before_call(number, exchange, patch)
+            calls = do_before_call(number, exchange, patch, "open")
             offered = offered_by(disk)
             for act in (partial(keep, disk, NEW), disk.tidy):
                 with suppress(StoreError):
@@ -79,17 +84,23 @@ def test_nothing_that_is_exchanged_before_any_call_is_offered_or_written_to(
     assert number > 20
 
 
-def exchange_before_call(number: int, exchange: Callable[[], None], patch: pytest.MonkeyPatch) -> list[int]:
-    """Lets ``exchange`` happen before the ``number``-th folder or file is opened. Returns the calls."""
-    inner, calls = os.open, []
+def do_before_call(
+    number: int, act: Callable[[], object], patch: pytest.MonkeyPatch, *names: str
+) -> list[int]:
+    """Calls ``act`` before the ``number``-th call of those functions of ``os``. Returns their calls."""
+    calls: list[int] = []
 
-    def opened(*args: Any, **more: Any) -> int:
-        calls.append(1)
-        if len(calls) == number:
-            exchange()
-        return inner(*args, **more)
+    def counted(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            calls.append(1)
+            if len(calls) == number:
+                act()
+            return inner(*args, **more)
 
-    patch.setattr(os, "open", opened)
+        return call
+
+    for name in names:
+        patch.setattr(os, name, counted(getattr(os, name)))
     return calls
 
 
@@ -116,6 +127,97 @@ def test_a_share_is_not_read_from_what_was_exchanged_after_it_was_listed(node: P
         place.store.get(f"{place.folder}/{part.file}")
 
 
+@pytest.fixture
+def group_umask() -> Iterator[None]:
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("group_umask")
+def test_under_a_groups_umask_the_run_s_folder_is_closed_from_the_start(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank looks right after each folder is made. Those above the root may be for the group."""
+    disk, inner, made = LocalTier(node / "new/disk", "r", 2), os.mkdir, []
+
+    def mkdir(*args: Any, **more: Any) -> None:
+        inner(*args, **more)
+        made.append(args[0])
+        assert LocalTier(node / "new/disk", "r", 2).inventory() == []
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    keep(disk, OLD)
+    assert made[-4:] == ["runs", "r", "gen", OLD.generation]
+    modes = [(node / name).stat().st_mode & 0o777 for name in ("new/disk", "new/disk/runs/r")]
+    assert modes == [0o775, 0o700]
+
+
+def left_open(folder: Path) -> bytes:
+    """As earlier versions left it under a group's umask. Somebody of the group planted a save."""
+    keep(LocalTier(folder, "r", 2), PLANTED)
+    for path in (folder / "runs", *(folder / "runs").rglob("*")):
+        path.chmod(0o775 if path.is_dir() else 0o664)
+    return next((folder / "runs/r/gen").rglob("*.json")).read_bytes()
+
+
+def test_a_run_s_folder_that_was_left_open_is_set_aside_by_the_next_save_and_never_offered(
+    node: Path,
+) -> None:
+    planted, disk = left_open(node), LocalTier(node, "r", 2)
+    assert offered_by(disk) == []
+    told = disk.keep(NEW, part_of(NEW, 0), memoryview(file_of(NEW, 0)))
+    [aside] = (node / "runs").glob("r.open-*")
+    assert told == (
+        f"others could write to {node}/runs/r, and what lay there may be theirs: it is {aside.name} now, "
+        "and saves begin anew; look at it and remove it"
+    )
+    assert planted in files_in(aside).values()
+    assert offered_by(disk) == [NEW]
+    assert disk.keep(OLD, part_of(OLD, 0), memoryview(file_of(OLD, 0))) is None
+    assert offered_by(disk) == [OLD, NEW]
+    assert [*(node / "runs").glob("r.open-*")] == [aside]
+
+
+def test_nothing_is_written_into_a_run_s_folder_that_was_opened_since_the_save_began(node: Path) -> None:
+    left_open(node)
+    before = files_in(node)
+    with pytest.raises(Denied, match="runs/r: has mode 0775: others may write to it"):
+        own_store.OwnStore(node, closed="runs/r").put("runs/r/gen/new", b"")
+    assert files_in(node) == before
+
+
+@needs_root
+def test_another_user_s_folder_is_not_set_aside_for_being_open(node: Path) -> None:
+    left_open(node)
+    os.chown(node / "runs/r", ANOTHER, ANOTHER)
+    with pytest.raises(Denied, match=f"runs/r: belongs to user {ANOTHER}"):
+        keep(LocalTier(node, "r", 2), NEW)
+    assert {path.name for path in (node / "runs").iterdir()} == {"r"}
+    assert {path.name for path in (node / "runs/r").iterdir()} == {"gen"}
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_of_ranks_that_find_a_folder_left_open_none_sets_aside_what_another_began(
+    is_empty: bool, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank saves before each call of another's first save."""
+    cut = cut_of(20, term=1, number=2, world_size=2)
+    for number in count(1):
+        disk = LocalTier(node / f"{number}", "r", 2)
+        left_open(node / f"{number}")
+        if is_empty:
+            shutil.rmtree(node / f"{number}/runs/r/gen")
+        with monkeypatch.context() as patch:
+            rank_1 = partial(disk.keep, cut, part_of(cut, 1), memoryview(file_of(cut, 1)))
+            calls = do_before_call(number, rank_1, patch, "open", "mkdir", "fstat", "rename")
+            keep(disk, cut)
+        if len(calls) < number:
+            break
+        assert sorted(part.rank for _, part in disk.inventory()) == [0, 1]
+    assert number > 20
+
+
 def test_a_run_s_folder_that_others_may_write_to_is_refused_until_it_is_closed(tmp_path: Path) -> None:
     disk = LocalTier(tmp_path, "r", 2)
     keep(disk, OLD)
@@ -130,14 +232,14 @@ SAVES = """
 from pathlib import Path
 from checkpointing.saving import own_store
 from checkpointing.saving.local_tier import LocalTier
-from checkpointing.stores.contract import Denied
+from checkpointing.stores.contract import StoreError
 from tests.unit.small_generations import cut_of, file_of, part_of
 become()
 cut, disk = cut_of(10, term=1, number=1), LocalTier(Path(sys.argv[1]), "r", 2)
 try:
     disk.keep(cut, part_of(cut, 0), memoryview(file_of(cut, 0)))
     print(len(disk.inventory()))
-except Denied as error:
+except StoreError as error:
     print(error)
 """
 
@@ -178,13 +280,125 @@ def test_root_in_a_container_takes_a_volume_of_any_user_and_closes_its_own_folde
 @needs_root
 def test_who_is_shown_for_everybody_outside_a_container_is_not_taken_for_a_user(node: Path) -> None:
     """Without root's powers a container shows the machine's root as it shows any other user of outside."""
-    named, ids = node / "volume/open", node / "uid_map"
+    named, ids, shown = node / "volume/open", node / "uid_map", node / "overflowuid"
     named.mkdir(parents=True)
     named.chmod(0o777)
     os.chown(node / "volume", ANOTHER, ANOTHER)
-    ids.write_text(f"{NOBODY:>10} {NOBODY:>10} {1:>10}\n")
-    ids.chmod(0o644)
-    in_container = SAVES.replace("become()", f"become()\nown_store._UID_MAP = Path({str(ids)!r})")
-    assert as_nobody(in_container, named) == "1\n"
-    ids.write_text(f"{0:>10} {0:>10} {ANOTHER + 1:>10}\n")
+    shown.write_text(f"{ANOTHER}\n")
+    told = f"own_store._UID_MAP = Path({str(ids)!r}); own_store._SHOWN_FOR_OUTSIDE = Path({str(shown)!r})"
+    in_container = SAVES.replace("become()", f"become(); {told}")
+    # The second has a user of that number as well, as Docker's and Podman's 65,536 users include 65534.
+    for ranges in (f"{NOBODY:>10} {NOBODY:>10} {1:>10}\n", f"{0:>10} {100_000:>10} {65_536:>10}\n"):
+        ids.write_text(ranges)
+        assert as_nobody(in_container, named) == "1\n"
+    ids.write_text(f"{0:>10} {0:>10} {2**32 - 1:>10}\n")
     assert f"{named.parent} belongs to user {ANOTHER}" in as_nobody(in_container, named)
+    ids.write_text(ranges)
+    shown.write_text("65534\n")
+    assert f"{named.parent} belongs to user {ANOTHER}" in as_nobody(in_container, named)
+
+
+READS = (
+    SAVES[: SAVES.index("try:")]
+    + """
+place = disk.place(cut.generation)
+try:
+    place.store.get(f"{place.folder}/{part_of(cut, 0).file}")
+    print("read")
+except StoreError as error:
+    print(error)
+"""
+)
+
+
+@needs_root
+def test_a_share_is_not_read_below_a_folder_that_became_another_user_s_after_it_was_listed(
+    node: Path,
+) -> None:
+    named = node / "theirs/disk"
+    named.mkdir(parents=True)
+    named.chmod(0o777)
+    assert as_nobody(SAVES, named) == "1\n"
+    assert as_nobody(READS, named) == "read\n"
+    os.chown(node / "theirs", ANOTHER, ANOTHER)
+    assert f"{node}/theirs belongs to user {ANOTHER}, who could exchange" in as_nobody(READS, named)
+
+
+@needs_root
+def test_links_that_lead_in_a_circle_are_one_store_error(node: Path) -> None:
+    (node / "one").symlink_to(node / "other")
+    (node / "other").symlink_to(node / "one")
+    assert "Too many levels of symbolic links" in as_nobody(SAVES, node / "one")
+    os.chown(node / "one", ANOTHER, ANOTHER, follow_symlinks=False)
+    assert f"{node}/one belongs to user {ANOTHER}" in as_nobody(SAVES, node / "one")
+
+
+def test_nothing_is_offered_from_or_written_to_what_another_user_s_program_answers_for(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that the folder is this user's, of mode 0700."""
+    disk = LocalTier(node, "r", 2)
+    keep(disk, OLD)
+    before = files_in(node)
+    says = f"runs: is mounted by a program of user {ANOTHER}, and may hold anything; name another folder"
+    with mounted(node, f"fuse.sshfs any rw,user_id={ANOTHER},group_id=0,allow_other", monkeypatch):
+        for act in (disk.inventory, partial(keep, disk, NEW), disk.tidy):
+            with pytest.raises(Denied, match=says):
+                act()
+    assert files_in(node) == before
+
+
+@pytest.mark.parametrize("below", ["runs", "runs/r"])
+def test_each_folder_that_another_user_could_mount_something_on_is_looked_at(
+    below: str, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalTier(node, "r", 2)
+    keep(disk, OLD)
+    number = (node / below).stat().st_ino
+    monkeypatch.setattr(
+        own_store, "foreign_mount", lambda folder: "is it" if os.fstat(folder).st_ino == number else None
+    )
+    with pytest.raises(Denied, match=f"{node}/{below}: is it, and may hold anything"):
+        disk.inventory()
+
+
+# Root's, one's own, and file systems of the kernel.
+@pytest.mark.parametrize(
+    "system",
+    [
+        "fuse.gcsfuse any rw,user_id=0,group_id=0,allow_other",
+        f"fuse  rw,user_id={os.geteuid()},group_id=0",
+        f"ext4 user_id={ANOTHER} rw,user_id={ANOTHER}",
+    ],
+)
+def test_what_root_or_the_user_mounted_holds_saves(
+    system: str, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalTier(node, "r", 2)
+    with mounted(node, system, monkeypatch):
+        keep(disk, OLD)
+        assert disk.inventory()
+
+
+def test_no_name_that_the_mounting_user_chooses_passes_for_another_mount(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalTier(node, "r", 2)
+    keep(disk, OLD)
+    for name in ("x\r27", "user_id=0", "x,user_id=0", "\x1c1", "\\040-\\040ext4"):
+        system = f"fuse.{name} {name} rw,user_id={ANOTHER}"
+        with mounted(node, system, monkeypatch), pytest.raises(Denied, match="is mounted by"):
+            disk.inventory()
+
+
+def test_a_folder_whose_mount_is_gone_once_it_was_opened_is_refused(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalTier(node, "r", 2)
+    keep(disk, OLD)
+    with mounted(node, None, monkeypatch):
+        monkeypatch.setattr(folders, "_ROOT", node)  # The root's own mount is not listed after ``chroot``.
+        assert disk.inventory()
+        monkeypatch.setattr(folders, "_ROOT", Path("/proc"))
+        with pytest.raises(Denied, match="runs: lies on a mount that is gone"):
+            disk.inventory()

@@ -22,6 +22,7 @@ from jobs.training.data.shard_cache import ShardCache
 from jobs.training.data.shards import Shards
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from tests.unit.clock_ticks import let_the_clock_tick
+from tests.unit.foreign_mounts import mounted
 from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
 
 
@@ -305,6 +306,16 @@ def test_nothing_that_another_user_planted_is_trained_on_or_written_through(
         assert f"{ours(common)} {says}; expected a folder of user 0 alone" in refused(store, index, common)
         assert victim.read_text() == "mine alone"
         assert {path.name for path in tmp_path.iterdir()} == {"trial", "authorized_keys"}
+
+
+def test_nothing_is_trained_on_from_what_another_user_s_program_answers_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, index = packed([1, 2, 3], [4, 5])
+    copied_all(cache(store, index, tmp_path))
+    with mounted(tmp_path, "fuse.sshfs any rw,user_id=12345,allow_other", monkeypatch):
+        says = f"{ours(tmp_path)} is mounted by a program of user 12345; expected a folder of user"
+        assert says in refused(store, index, tmp_path)
 
 
 def bytes_in(folder: Path) -> int:
