@@ -27,6 +27,10 @@ class StoreKeyError(StoreError):
     """The store's key is missing, wrong or badly kept; the message says what to do."""
 
 
+class StoreKeyFileError(StoreKeyError):
+    """The key can't be read here, where it may well be read on another node, or in a moment."""
+
+
 class Signer:
     """Signs and checks the records of one run; without a key it signs nothing."""
 
@@ -91,7 +95,7 @@ def _mac(key: bytes, subject: tuple[str | int, ...], data: bytes) -> str:
 
 
 def store_key() -> bytes | None:
-    """Returns the store's key; None if no file is named. Raises ``StoreKeyError`` if it can't be used."""
+    """Returns the store's key; None if no file is named. Raises ``StoreKeyFileError`` if it can't be used."""
     named = os.environ.get(VARIABLE)
     if not named:
         return None
@@ -101,18 +105,18 @@ def store_key() -> bytes | None:
             found = os.fstat(file.fileno())
             data = file.read(MOST_BYTES + 1) if stat.S_ISREG(found.st_mode) else b""
     except OSError as error:
-        raise StoreKeyError(f"{VARIABLE}: {named}: {error.strerror}; {HOW}") from None
+        raise StoreKeyFileError(f"{VARIABLE}: {named}: {error.strerror}; {HOW}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise StoreKeyError(f"{VARIABLE}: {named} is no file; {HOW}")
+        raise StoreKeyFileError(f"{VARIABLE}: {named} is no file; {HOW}")
     if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
-        raise StoreKeyError(
+        raise StoreKeyFileError(
             f"{VARIABLE}: {named} has mode {found.st_mode & 0o777:04o} and owner {found.st_uid}; "
             f"expected 0600 and user {os.geteuid()}. If others may have read it, {HOW}"
         )
     key = data.strip()
     if not LEAST_BYTES <= len(key) <= MOST_BYTES:
         size = f"more than {MOST_BYTES}" if len(key) > MOST_BYTES else len(key)
-        raise StoreKeyError(
+        raise StoreKeyFileError(
             f"{VARIABLE}: {named} has {size} bytes; expected {LEAST_BYTES} to {MOST_BYTES}; {HOW}"
         )
     return key

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from ipaddress import ip_address
 from itertools import chain
+from math import ceil
 from threading import Thread, Timer
 
 from cluster.probe.interfaces import NoInterface, advertised
@@ -222,7 +223,9 @@ def check_reach(store: SignedStore, own: Card, cards: Sequence[Card]) -> None:
     if own in firsts:
         missed_here = [card.rank for card in _unreached(own, firsts)]
     ranks, within_s = [card.rank for card in firsts], connecting_s(len(cards))
-    told = _shared(store, _REACH, own.rank, missed_here, ranks, len(cards), within_s)
+    # Rank 0 tries all others first, and it alone knows who is missing: none may give up before it.
+    trying_s = 0.0 if own.rank == 0 else _REACH_S * ceil(len(firsts) / _AT_ONCE)
+    told = _shared(store, _REACH, own.rank, missed_here, ranks, len(cards), within_s + trying_s)
     if told is None:
         silent = [card for card in firsts if not store.check([_name(_REACH, card.rank)])] or firsts[:1]
         named = "; ".join(map(str, silent[:_MOST_NAMED]))

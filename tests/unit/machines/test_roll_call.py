@@ -382,12 +382,32 @@ def test_only_rank_0_knows_who_did_not_come_where_others_may_delete() -> None:
 @pytest.mark.usefixtures("no_lingering")
 def test_only_rank_0_knows_who_did_not_say_whom_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roll_call, "connecting_s", lambda num_ranks: 0.0)
+    monkeypatch.setattr(roll_call, "_REACH_S", 0.0)
     monkeypatch.setattr(roll_call, "_reaches", lambda own, card: True)
     both = cards("10.0.0.1", "10.0.0.2")
     for rank, blamed in ((0, (1,)), (1, ())):
         with pytest.raises(Unmet, match="and did not say within") as found:
             check_reach(signed(Store()), both[rank], both)
         assert found.value.ranks == blamed
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_no_rank_gives_up_before_rank_0_has_tried_all_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be told that nobody is to blame, though rank 0 can say who did not answer."""
+    ends: dict[int, float] = {}
+    together = cards(*(f"10.0.0.{number}" for number in range(65)))
+
+    def waited(store: SignedStore, kind: str, rank: int, *_: object) -> list[str]:
+        ends[rank] = clock[rank] + float(str(_[-1]))
+        return ["[]"] * 65
+
+    monkeypatch.setattr(roll_call, "_shared", waited)
+    monkeypatch.setattr(roll_call, "_unreached", lambda own, firsts: [])
+    # Of 64 others, 32 at once, each takes ten seconds; a rank that tries nobody begins to wait at once.
+    clock = {0: 20.0, 1: 0.0}
+    for rank in clock:
+        check_reach(signed(Store()), together[rank], together)
+    assert ends[1] >= ends[0]
 
 
 def test_a_stranger_who_lowers_the_count_keeps_nobody_from_meeting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ def lost(reason: str, *, is_silent: bool = False, is_preempted: bool = False) ->
         ("NothingToResume: none of its generations can be used", "refused"),
         ("Unfit: 000012 is of model gpt-9", "refused"),
         ("StoreKeyError: /s/runs/r/log: no record was signed with the key", "refused"),
+        ("StoreKeyFileError: LONGHAUL_STORE_KEY_FILE: /k: Stale file handle", "error"),
     ],
 )
 def test_an_error_is_told_by_its_words(reason: str, cause: Cause) -> None:
