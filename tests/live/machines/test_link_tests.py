@@ -95,6 +95,21 @@ def test_what_fails_between_two_nodes_does_not_make_the_next_pairs_fail(
     assert lost == [(None, None), ("gpu-0", "gpu-1")]
 
 
+def test_a_node_whose_own_reduction_fails_gets_another_actor_for_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[object] = []
+    renewed: list[object] = []
+    monkeypatch.setattr(link_tests, "num_ranks", lambda _on_cpu, _devices: 2)
+    monkeypatch.setattr(link_tests, "start_node_actor", lambda _node: "beside")
+    monkeypatch.setattr(link_tests.ray, "kill", killed.append)
+    monkeypatch.setattr(link_tests, "_all_reduce", lambda *_, **__: "no answer in time")
+    monkeypatch.setattr(link_tests, "renew", lambda visit: renewed.append(visit.node_actor))
+    visit = NodeSession(asked=A1, group=GROUP, machine=A1.name, node_actor="own")
+    (link,) = link_tests._within(visit, ON_CPUS)
+    assert (link.rate, killed, renewed) == ("no answer in time", ["beside"], ["own"])
+
+
 @pytest.mark.parametrize(("second", "counts"), [(0.9, 0.9), (0.2, 0.2), (0.05, 0.1), ("no answer", 0.1)])
 def test_a_pair_that_is_slow_is_measured_once_more_and_the_better_figure_counts(
     second: float | str, counts: float, monkeypatch: pytest.MonkeyPatch

@@ -177,6 +177,19 @@ def test_a_stored_spec_can_be_loaded_again() -> None:
         assert cells_of(again) == cells_of(spec)
 
 
+def test_a_file_of_the_sweep_that_would_take_far_more_memory_than_bytes_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    store.put("sweeps/trial/sweep.json", b"[" + b"[[]]," * (2**22 // 3 + 1) + b"[]]")
+
+    def parsed(_: object) -> None:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(json, "loads", parsed)
+    assert len(Results(store, SPEC.name).sessions(2).found) == 1
+
+
 def test_what_somebody_put_there_without_an_end_is_not_read(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     for name in (RESULT, "sweeps/trial/sweep.json"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import Unfit
+from checkpointing.stores import bounded
 from jobs.training.models.hugging_face import config_json, tensor_shapes
 from jobs.training.models.weights import find_weights
 from jobs.training.task.presets import PRESETS, ModelConfig
@@ -52,6 +53,16 @@ def split(folder: Path, config: ModelConfig = MODEL) -> Path:
 def test_a_presets_tensors_hold_as_many_values_as_it_has_parameters(config: ModelConfig) -> None:
     sizes = [shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in tensor_shapes(config).values()]
     assert sum(sizes) == config.num_parameters
+
+
+def test_a_header_of_more_values_than_are_parsed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path)
+    monkeypatch.setattr(bounded, "_ANY_VALUES", 10)
+    monkeypatch.setattr(bounded, "_LEAST_BYTES_PER_VALUE", 10**9)
+    with pytest.raises(Unfit, match="is not a safetensors file"):
+        find_weights(folder, MODEL)
 
 
 def test_one_file_is_found_with_or_without_its_folder(tmp_path: Path) -> None:
