@@ -53,15 +53,21 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def s3_at(port: int) -> Iterator[str]:
+    """The URL of a server that makes a bucket when it is asked, for the stores that are opened inside."""
+    url = f"http://{HOST}:{port}"
+    servers.make_bucket(url, S3_KEYS)
+    with environment({**S3_KEYS, "AWS_ENDPOINT_URL": url}):
+        yield url
+
+
 class TestMoto(StoreContract, RaceContract):
     @pytest.fixture(scope="class")
     @classmethod
     def endpoint(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-        with servers.moto(tmp_path_factory.mktemp("moto")) as port:
-            url = f"http://{HOST}:{port}"
-            servers.make_bucket(url, S3_KEYS)
-            with environment({**S3_KEYS, "AWS_ENDPOINT_URL": url}):
-                yield url
+        with servers.moto(tmp_path_factory.mktemp("moto")) as port, s3_at(port) as url:
+            yield url
 
     @pytest.fixture
     def store(self, endpoint: str) -> Store:
@@ -93,11 +99,8 @@ class TestMinistack(StoreContract, RaceContract):
     @pytest.fixture(scope="class")
     @classmethod
     def endpoint(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-        with servers.ministack(tmp_path_factory.mktemp("ministack")) as port:
-            url = f"http://{HOST}:{port}"
-            servers.make_bucket(url, S3_KEYS)
-            with environment({**S3_KEYS, "AWS_ENDPOINT_URL": url}):
-                yield url
+        with servers.ministack(tmp_path_factory.mktemp("ministack")) as port, s3_at(port) as url:
+            yield url
 
     @pytest.fixture
     def store(self, endpoint: str) -> Store:
