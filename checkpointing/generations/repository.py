@@ -401,16 +401,16 @@ class Repository:
             )
 
     def _take_in(self, term: int, chosen: Sequence[Generation], *, is_named: bool) -> tuple[Generation, ...]:
-        adopted = tuple(one for one in chosen if self._has_room_for(one, term))
+        # Where the log is full, the one that is named can't be resumed. Others stay unnamed: a save makes room.
+        passed_over = () if is_named else (LogFull,)
+        adopted: list[Generation] = []
+        for generation in chosen:
+            with suppress(*passed_over):
+                if self.commit_again(generation, term):
+                    adopted.append(generation)
         for one in adopted if len(chosen) > 1 or is_named else ():
             self._log.append(Pin(name=one.name), term=term)
-        return adopted
-
-    def _has_room_for(self, generation: Generation, term: int) -> bool:
-        """Commits it again, unless the log is full: then it stays unnamed, and the next save makes room."""
-        with suppress(LogFull):
-            return self.commit_again(generation, term)
-        return False
+        return tuple(adopted)
 
     def commit_again(self, generation: Generation, term: int | None = None) -> bool:
         """Commits the generation unless the log has given it up meanwhile; returns whether the log names it

@@ -416,6 +416,25 @@ def test_a_run_that_keeps_too_much_for_its_log_saves_again_once_it_does_what_it_
     assert kept[0].name not in names(repository.view.generations)
 
 
+def test_one_that_is_named_and_has_no_room_in_the_log_is_refused_with_what_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("checkpointing.log.log.MOST_RECORD_BYTES", 8192)
+    repository, ranks = begin(MemoryStore(), retention=Retention(last=1000))
+    with pytest.raises(StoreError, match="makes room"):
+        for step in range(10, 1000, 10):
+            ranks.save(step)
+    repository.refresh()
+    (unnamed,) = repository.unnamed()
+    with pytest.raises(StoreError, match=r"let fewer saves stay: .*makes room$"):
+        Repository(repository.store, RUN).take_over("me", what=unnamed.name)
+    repository, ranks = begin(repository.store, retention=TWO)
+    assert names(repository.surplus.kept) == [unnamed.name]
+    ranks.save(1000)
+    assert Repository(repository.store, RUN).take_over("me", what=unnamed.name)
+    assert Repository(repository.store, RUN).refresh().generation(unnamed.name) is not None
+
+
 def test_generations_without_a_log_are_an_error_and_no_new_run() -> None:
     store = MemoryStore()
     _, ranks = begin(store)
