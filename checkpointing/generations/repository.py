@@ -401,7 +401,7 @@ class Repository:
             )
 
     def _take_in(self, term: int, chosen: Sequence[Generation], *, is_named: bool) -> tuple[Generation, ...]:
-        # Where the log is full, the one that is named can't be resumed. Others stay unnamed: a save makes room.
+        # Where the log is full, one that is named can't be resumed. Any other waits until a save makes room.
         passed_over = () if is_named else (LogFull,)
         adopted: list[Generation] = []
         for generation in chosen:
