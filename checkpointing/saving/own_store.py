@@ -12,9 +12,10 @@ from contextlib import AbstractContextManager, suppress
 from errno import EEXIST, ENOTEMPTY
 from io import FileIO
 from pathlib import Path
+from shutil import rmtree
 
 from checkpointing.stores.contract import Denied
-from checkpointing.stores.folders import OURS_ALONE, below, foreign_mount
+from checkpointing.stores.folders import OURS_ALONE, below, foreign_mount, names_in
 from checkpointing.stores.local import LocalStore
 
 _UID_MAP = Path("/proc/self/uid_map")
@@ -40,8 +41,8 @@ class OwnStore(LocalStore):
         self._closed = closed
 
     def set_aside_what_was_open(self) -> str | None:
-        """Renames ``closed`` if it is this user's and others may write to it, as versions before left it.
-        Returns what was done.
+        """Renames ``closed`` if it is this user's and others may write to it, as versions before left it, and
+        deletes what was set aside earlier. Returns what was done.
 
         To close it would not do: what lies there may be theirs. Ranks call this side by side.
         """
@@ -62,6 +63,11 @@ class OwnStore(LocalStore):
                 if error.errno not in (EEXIST, ENOTEMPTY):
                     raise
                 return None
+            # Some volumes are opened at each start of a pod. Nothing counts what was set aside.
+            with suppress(OSError, RecursionError):
+                for earlier in names_in(place):
+                    if earlier.startswith(f"{last}.open-") and earlier != aside:
+                        rmtree(earlier, dir_fd=place)
             return (
                 f"others could write to {self.root / self._closed}, and what lay there may be theirs: it is "
                 f"{aside} now, and saves begin anew; look at it and remove it"

@@ -179,6 +179,23 @@ def test_a_run_s_folder_that_was_left_open_is_set_aside_by_the_next_save_and_nev
     assert [*(node / "runs").glob("r.open-*")] == [aside]
 
 
+def test_of_what_was_set_aside_at_each_start_of_a_pod_only_the_newest_fills_the_disk(node: Path) -> None:
+    """``fsGroup`` opens the folder each time. Another user of the group put a link among what is deleted."""
+    disk, theirs = LocalTier(node / "disk", "r", 2), node / "theirs"
+    theirs.mkdir()
+    (theirs / "file").touch()
+    for number in range(1, 5):
+        keep(disk, cut_of(10 * number, term=1, number=number))
+        (node / "disk/runs/r/link").symlink_to(theirs)
+        (node / "disk/runs/r").chmod(0o2770)
+    keep(LocalTier(node / "disk", "r.open", 2), OLD)
+    keep(disk, NEW)
+    [aside] = (node / "disk/runs").glob("r.open-*")
+    assert len(list((aside / "gen").iterdir())) == 1
+    assert {path.name for path in (node / "disk/runs").iterdir()} == {"r", "r.open", aside.name}
+    assert (theirs / "file").exists()
+
+
 def test_nothing_is_written_into_a_run_s_folder_that_was_opened_since_the_save_began(node: Path) -> None:
     left_open(node)
     before = files_in(node)
