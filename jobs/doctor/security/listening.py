@@ -109,11 +109,14 @@ def _serves_pages(words: list[str]) -> bool:
 
 
 def _asks_for_token(process: Path) -> bool | None:
-    """Whether the process was started in token mode; None if its environment can't be read any more."""
+    """Whether the process was started in token mode; None if its environment can't be read any more.
+
+    A worker or agent of Ray writes its title over the beginning of it.
+    """
     variables = _read(process / "environ").split(b"\0")
-    if not any(b"=" in one for one in variables):
-        return None
-    return any(one.lower() == b"ray_auth_mode=token" for one in variables)
+    if any(one.lower() == b"ray_auth_mode=token" for one in variables):
+        return True
+    return False if b"=" in variables[0] else None
 
 
 def open_path(address: str, port: int) -> str | None:
