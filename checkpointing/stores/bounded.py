@@ -35,13 +35,15 @@ def get_bounded(store: Store, name: str, *, most_bytes: int, likely_bytes: int |
     raise TooLarge(f"has grown beyond the {most_bytes:,} bytes that are read")
 
 
-def excess_of(text: bytes) -> str | None:
+def excess_of(text: bytes, *, most_values: int | None = None) -> str | None:
     """Says why JSON that anybody may have written is not to be parsed; None if it may be.
 
     Parsed, a byte of ``[[]],[[]],...`` takes 36 of memory.
     """
     num_values = sum(map(text.count, _MARKS))
     most = max(_ANY_VALUES, len(text) // _LEAST_BYTES_PER_VALUE)
+    if most_values is not None:
+        most = min(most, most_values)
     return f"{num_values:,} keys and values in {len(text):,} bytes" if num_values > most else None
 
 

@@ -17,6 +17,7 @@ from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
+from cluster.yaml_file import MOST_BYTES
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
@@ -30,11 +31,12 @@ from reporting.charts.importing import undisturbed
 from reporting.long_runs.summarising import long_runs, write_steps
 from reporting.results.gathering import Gathered, gather
 from reporting.results.publishing import Pulled, PullError, publish, pull, reports_of
+from reporting.results.records import RecordError, parsed
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
 _MOST_CHECKS = 10
-_MOST_SPEC_BYTES = 64 << 20
+_MOST_SWEEP_BYTES = 64 << 20
 
 
 class NothingToReport(Exception):
@@ -158,13 +160,21 @@ def _specs(store: Store, rows: Sequence[Row]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for sweep in sorted({row.sweep for row in rows if row.sweep and not row.imported}):
         # A result written by another tool may hold a sweep name that is no valid name here.
-        with suppress(Missing, TooLarge, ValueError, KeyError, TypeError, RecursionError):
+        with suppress(Missing, TooLarge, RecordError, KeyError, TypeError, RecursionError):
             if is_name(sweep):
-                told = json.loads(
-                    get_bounded(store, f"sweeps/{sweep}/sweep.json", most_bytes=_MOST_SPEC_BYTES)
-                )
-                found[f"specs/{sweep}.yaml"] = json.dumps(told["spec"], indent=1).encode() + b"\n"
+                told = parsed(get_bounded(store, f"sweeps/{sweep}/sweep.json", most_bytes=_MOST_SWEEP_BYTES))
+                found[f"specs/{sweep}.yaml"] = _spec_text(told["spec"])
     return found
+
+
+def _spec_text(spec: object) -> bytes:
+    """Raises ``TooLarge`` for more than is read of a spec: of deep lists, each value has a line of blanks."""
+    text = ""
+    for piece in json.JSONEncoder(indent=1).iterencode(spec):
+        text += piece
+        if len(text) > MOST_BYTES:
+            raise TooLarge(f"has more than {MOST_BYTES:,} bytes")
+    return text.encode() + b"\n"
 
 
 def _write_to(folder: Path, name: str, files: Mapping[str, bytes | memoryview]) -> Pulled:

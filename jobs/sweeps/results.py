@@ -17,12 +17,11 @@ from jobs.run_progress.sweep_progress import SweepProgress
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
 from jobs.sweeps.sessions import Sessions
+from reporting.results.gathering import MOST_RESULT_BYTES
 from reporting.results.records import RecordError, RunRecord, read_record
 from reporting.results.redaction import redacted
 
 SWEEP_SCHEMA_VERSION = 1
-# As many as a report reads of one.
-_MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +119,7 @@ class Results:
             return
 
     def _get(self, name: str) -> bytes:
-        return get_bounded(self._store, name, most_bytes=_MOST_BYTES)
+        return get_bounded(self._store, name, most_bytes=MOST_RESULT_BYTES)
 
     def _run_names(self) -> list[str]:
         prefix = f"{self._folder}/runs"

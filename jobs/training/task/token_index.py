@@ -32,8 +32,8 @@ TRAINED = 1 << 31
 BEGINS = 1 << 30
 ID_MASK = BEGINS - 1
 ALL_BITS = 2**32 - 1
-# A million shards have half of them.
-MOST_INDEX_BYTES = 256 << 20
+# A million shards have half of the bytes, and nine keys and values each.
+MOST_INDEX_BYTES, _MOST_INDEX_VALUES = 256 << 20, 10_000_000
 _SHARE = re.compile("[0-9]{1,15}/[1-9][0-9]{0,15}")
 
 # Errors that a value of the wrong type raises where it is first used.
@@ -156,7 +156,7 @@ def from_json(data: bytes, where: str) -> TokenIndex:
 
     Raises ``DataError``, whose message begins with ``where``.
     """
-    if excess := excess_of(data):
+    if excess := excess_of(data, most_values=_MOST_INDEX_VALUES):
         raise DataError(f"{where}: is no index of tokens (it holds {excess}); pack the data again")
     try:
         body = json.loads(data)

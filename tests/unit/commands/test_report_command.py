@@ -263,3 +263,17 @@ def test_all_reports_are_pulled_or_the_one_that_is_named(
     printed = capsys.readouterr()
     assert checked("pull", printed.out.splitlines()[-1])["report"] == "other"
     assert "there is no report 'nobody'; there are other, trial" in printed.err
+
+
+# Both fill gigabytes: the first once it is parsed, the second once each number has a line with its blanks.
+@pytest.mark.parametrize(
+    "spec", [b"[" + b"[[]]," * (2**22 // 3 + 1) + b"[]]", b"[" * 900 + b"0," * 10_000 + b"0" + b"]" * 900]
+)
+def test_a_spec_that_somebody_planted_to_fill_the_memory_is_left_out_of_the_report(
+    spec: bytes, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    put_results(store)
+    store.put("sweeps/trial/sweep.json", b'{"schema_version": 1, "runs": [], "spec": %s}' % spec)
+    assert main(["report", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "report")]) == 0
+    assert not (tmp_path / "report/specs").exists()

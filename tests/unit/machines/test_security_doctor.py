@@ -72,7 +72,8 @@ def process(proc: Path, pid: int, words: list[str], *, inode: int, environment: 
 
 
 @pytest.mark.parametrize(
-    ("environment", "asks"), [("A=b RAY_AUTH_MODE=token", True), ("A=b", False), ("", None), ("\0\0 A=b", None)]
+    ("environment", "asks"),
+    [("A=b RAY_AUTH_MODE=token", True), ("A=b", False), ("", None), ("\0\0 A=b", None)],
 )
 def test_rays_processes_are_known_and_whether_they_ask_for_a_token(
     tmp_path: Path, environment: str, asks: bool | None

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
-from reporting.results.gathering import gather
+from reporting.results.gathering import MOST_RESULT_BYTES, gather
 from reporting.results.imported import file_of
 from reporting.results.rows import Row
 from reporting.results.unfinished import Unfinished
@@ -35,6 +36,23 @@ def store_of(**runs: bytes) -> MemoryStore:
     for name, data in runs.items():
         store.put(f"sweeps/trial/runs/{name}/result.json", data)
     return store
+
+
+def test_large_results_are_not_in_memory_at_once_however_many_somebody_planted() -> None:
+    planted = json.dumps("x" * 2_000_000).encode()
+    store = store_of(good=result(), large=result(repeat=2, warnings=["x" * 2_000_000]))
+    for number in range(30):
+        store.put(f"sweeps/trial/runs/planted-{number}/result.json", planted)
+    store.put("sweeps/trial/runs/beyond/result.json", b" " * (MOST_RESULT_BYTES + 1))
+    tracemalloc.start()
+    try:
+        found = gather(store)
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(found.rows) == 2
+    assert len(found.unread_results) == 31
+    assert found.unread_results[0].reason == "has 50,331,649 bytes, at most 50,331,648 are read"
 
 
 def described(store: MemoryStore, *runs: str) -> MemoryStore:

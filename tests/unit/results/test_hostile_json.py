@@ -1,7 +1,10 @@
 """What any writer of a store can leave there as JSON: whoever reads it names it or passes it over."""
 
+import json
+
 import pytest
 
+from checkpointing.stores.bounded import excess_of
 from checkpointing.stores.contract import Store
 from checkpointing.stores.memory import MemoryStore
 from jobs.recovery.journal import read_note
@@ -75,3 +78,12 @@ def test_json_that_would_take_far_more_memory_than_bytes_is_not_parsed() -> None
             read(bomb)
     with pytest.raises(DataError, match=r"index\.json: is no index of tokens \(it holds 4,194,"):
         from_json(bomb, "index.json")
+
+
+def test_an_index_has_room_for_a_million_shards_and_not_for_any_values() -> None:
+    """In 256 MB, the largest file that is read, one value for each eight bytes takes four gigabytes."""
+    dense = b'["' + b"x" * 80_000_000 + b'"' + b",[]" * 5_000_001 + b"]"
+    with pytest.raises(DataError, match=r"it holds 10,000,003 keys and values"):
+        from_json(dense, "index.json")
+    shard = json.dumps({"name": "a", "num_tokens": 1, "sha256": "a" * 64}, indent=1).encode() + b","
+    assert excess_of(shard * 1_000_000, most_values=10_000_000) is None
