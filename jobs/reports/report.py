@@ -18,7 +18,7 @@ from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
 from cluster.yaml_file import MOST_BYTES
-from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, complain, run_command
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.store_waits import open_to_read, waits_told
@@ -111,13 +111,18 @@ def _pull_reports(args: argparse.Namespace) -> int:
     names = (name,) if name else reports_of(store)
     if not names:
         raise NothingToReport(f"{store.url}: there is no report; `longhaul report` makes one")
+    code = EXIT_OK
     for name in names:
         folder = args.folder if len(names) == 1 else args.folder / name
-        found = pull(store, name, folder)
+        try:
+            found = pull(store, name, folder)
+        except PullError as error:  # Whoever spoils one report keeps no other one back.
+            code = complain("pull", error, EXIT_FAILED)
+            continue
         print(
             _copied_json(found, name, folder) if args.json else printable(f"{name}: {_copied(found, folder)}")
         )
-    return EXIT_OK
+    return code
 
 
 def _place(url: str) -> tuple[str, str | None]:

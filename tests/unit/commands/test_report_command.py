@@ -126,6 +126,17 @@ def test_what_was_measured_can_be_measured_again_from_its_report(
     assert "zero2" in capsys.readouterr().out
 
 
+def test_a_report_that_somebody_spoilt_keeps_no_other_one_back(
+    store: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_results(store)
+    assert report(store) == 0
+    store.put("reports/a/manifest.json", b'{"schema_version": 1, "files": {"../x": {}}}')
+    assert main(["pull", store.url, str(tmp_path / "here")]) == 1
+    assert (tmp_path / "here/trial/index.html").exists()
+    assert capsys.readouterr().err.startswith("longhaul pull: reports/a/manifest.json")
+
+
 def test_without_results_there_is_no_report(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(store) == 1
 
