@@ -4,6 +4,7 @@ PYTHON ?= python3
 SPEC ?= jobs/specs/sweeps/smoke.yaml
 STORE ?= results
 OTHER ?= HEAD~1
+TREE ?= .
 BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 # Tests wait more than they compute. Those of a file share what they start, and stay together; in their order
@@ -11,7 +12,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions stores gpu check format golden bench bench-trees bench-scale bench-gpu bench-recovery compare-damage soak lock audit release clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions stores attacks gpu check format golden bench bench-trees bench-scale bench-gpu bench-recovery compare-damage soak lock audit release clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +52,9 @@ test-versions: setup  ## run the quick tests with the oldest and newest versions
 
 stores: setup  ## run the stores' contract and races against moto, MiniStack, s3rver, Azurite and Swift, each installed once
 	$(BIN)/python -m pytest -m '' tests/live/stores/test_objects.py -k 'Moto or Ministack or S3rver or Azurite or Swift'
+
+attacks: setup  ## attack this tree as strangers do, or the checkout in TREE=folder; as root also as other users
+	$(BIN)/python -m tests.security $(TREE)
 
 gpu: setup  ## check on this machine's NVIDIA or AMD device whatever can run on one; without one, say so
 	$(BIN)/python -m tests.gpu

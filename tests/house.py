@@ -25,6 +25,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     # A worker never knows the sweep, the driver or Ray: it takes a small context.
     "jobs.training": ("jobs.training", "cluster", "checkpointing", "reporting"),
     "tests": (*ROOMS, "tests"),
+    # Attacks are run on other versions too, so they know the product by its command line alone.
+    "tests.security": ("tests.security",),
     "tests.unit": (*ROOMS, "tests.unit", "tests.conftest", "tests.contract", "tests.faults", "tests.house"),
 }  # fmt: skip
 
