@@ -235,11 +235,14 @@ def test_of_ranks_that_find_a_folder_left_open_none_sets_aside_what_another_bega
     assert number > 20
 
 
-def test_a_run_s_folder_that_others_may_write_to_is_refused_until_it_is_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o770, 0o702])
+def test_a_run_s_folder_that_others_may_write_to_is_refused_until_it_is_closed(
+    mode: int, tmp_path: Path
+) -> None:
     disk = LocalTier(tmp_path, "r", 2)
     keep(disk, OLD)
-    (tmp_path / "runs/r").chmod(0o770)
-    with pytest.raises(Denied, match="runs/r: has mode 0770: others may write to it"):
+    (tmp_path / "runs/r").chmod(mode)
+    with pytest.raises(Denied, match=f"runs/r: has mode {mode:04o}: others may write to it"):
         disk.inventory()
     (tmp_path / "runs/r").chmod(0o755)
     assert [cut for cut, _ in disk.inventory()] == [OLD]
