@@ -16,6 +16,7 @@ from checkpointing.saving import own_store
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.stores import folders
 from checkpointing.stores.contract import Denied, StoreError
+from tests.unit.deep_folders import deep_folders
 from tests.unit.foreign_mounts import mounted
 from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
 from tests.unit.small_generations import cut_of, file_of, part_of
@@ -194,6 +195,15 @@ def test_of_what_was_set_aside_at_each_start_of_a_pod_only_the_newest_fills_the_
     assert len(list((aside / "gen").iterdir())) == 1
     assert {path.name for path in (node / "disk/runs").iterdir()} == {"r", "r.open", aside.name}
     assert (theirs / "file").exists()
+
+
+def test_folders_in_one_another_without_end_in_what_was_set_aside_keep_no_save_back(node: Path) -> None:
+    disk = LocalTier(node, "r", 2)
+    keep(disk, OLD)
+    (node / "runs/r").chmod(0o770)
+    with deep_folders(node / "runs/r.open-1", 1500):
+        keep(disk, NEW)
+    assert offered_by(disk) == [NEW]
 
 
 def test_nothing_is_written_into_a_run_s_folder_that_was_opened_since_the_save_began(node: Path) -> None:
