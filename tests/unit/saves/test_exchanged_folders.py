@@ -16,7 +16,6 @@ from checkpointing.saving import own_store
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.stores import folders
 from checkpointing.stores.contract import Denied, StoreError
-from tests.unit.deep_folders import deep_folders
 from tests.unit.foreign_mounts import mounted
 from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
 from tests.unit.small_generations import cut_of, file_of, part_of
@@ -197,12 +196,21 @@ def test_of_what_was_set_aside_at_each_start_of_a_pod_only_the_newest_fills_the_
     assert (theirs / "file").exists()
 
 
-def test_folders_in_one_another_without_end_in_what_was_set_aside_keep_no_save_back(node: Path) -> None:
+@pytest.mark.parametrize("problem", [RecursionError(), OSError("too many open files")])
+def test_folders_in_one_another_without_end_in_what_was_set_aside_keep_no_save_back(
+    problem: Exception, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of these ``rmtree`` raises for them depends on Python's version."""
+
+    def rmtree(*_: Any, **__: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr(own_store, "rmtree", rmtree)
     disk = LocalTier(node, "r", 2)
+    (node / "runs/r.open-1").mkdir(parents=True)
     keep(disk, OLD)
     (node / "runs/r").chmod(0o770)
-    with deep_folders(node / "runs/r.open-1", 1500):
-        keep(disk, NEW)
+    keep(disk, NEW)
     assert offered_by(disk) == [NEW]
 
 
