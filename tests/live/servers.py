@@ -111,7 +111,9 @@ def swift(folder: Path) -> Iterator[int]:
         yield ports["proxy"]
 
 
-def make_bucket(endpoint: str, keys: Mapping[str, str], *, authority: Path | None = None) -> None:
+def make_bucket(
+    endpoint: str, keys: Mapping[str, str], *, authority: Path | None = None, name: str = BUCKET
+) -> None:
     boto3.client(
         "s3",
         endpoint_url=endpoint,
@@ -119,7 +121,7 @@ def make_bucket(endpoint: str, keys: Mapping[str, str], *, authority: Path | Non
         aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
         verify=str(authority) if authority else None,
-    ).create_bucket(Bucket=BUCKET)
+    ).create_bucket(Bucket=name)
 
 
 def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:

@@ -33,6 +33,10 @@ Write = Callable[[Store], None]
 _LANDS_ONCE_IN = 8
 
 
+class Unanswered(Unavailable):
+    """The connection breaks instead of an answer."""
+
+
 class Panic(BaseException):
     """A panic of the library, which is no ``Exception``."""
 
@@ -54,9 +58,9 @@ class Clock:
 class Weather:
     """Each share is one of all calls to which it can happen, but ``denied``, which is one of all names.
 
-    - ``refused``: 409, 412, 429 or 503, without effect.
-    - ``unanswered``: a write has its effect, and the answer gets lost, or a repetition by the library finds
-      the name taken by itself.
+    - ``refused``: 409, 412, 429, 503 or no answer, without effect.
+    - ``unanswered``: a write has its effect, and is answered like that: its own answer got lost, or a
+      repetition by the library finds the name taken by itself.
     - ``late``: a write is not answered, and has its effect after later calls, or never.
     - ``torn``: a body breaks off half way.
     - ``closed``: from this call on all below its folder are answered 503 for up to ``closed_s``.
@@ -135,11 +139,13 @@ class Sky:
         self._on_their_way.append(write)
 
     def settle(self) -> None:
-        """Of what is still on its way, some lands now, and the rest never does."""
+        """Of what is still on its way, some lands now, and the rest never does. Then the weather is good."""
         for write in self._on_their_way:
             if self.rng.random() < 0.5:
                 self._land(write)
         self._on_their_way.clear()
+        self._closed_to_s.clear()
+        self.weather = Weather()
 
     def _land(self, write: Write) -> None:
         self.note("a write lands late")
@@ -165,24 +171,24 @@ class HostileStore:
         if sent and self._sky.happens(self._sky.weather.flipped):
             self._inner.put(name, self._sky.flip(name, sent))
             return
-        self._write(name, lambda store: store.put(name, sent), Undecided)
+        self.write(name, lambda store: store.put(name, sent), Undecided)
 
     def create(self, name: str, data: Buffer) -> None:
         sent = bytes(data)
-        self._write(name, lambda store: store.create(name, sent), Conflict)
+        self.write(name, lambda store: store.create(name, sent), Conflict)
 
     def delete(self, name: str) -> None:
         if self._sky.is_denied(check_name(name)):
             self._sky.note("denied")
             raise Denied("store: 403 AccessDenied")
-        self._write(name, lambda store: store.delete(name), Undecided)
+        self.write(name, lambda store: store.delete(name), Undecided)
 
     def get(self, name: str) -> bytes:
-        self._before_a_read(name)
+        self.before_a_read(name)
         return self._inner.get(name)
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
-        self._before_a_read(name)
+        self.before_a_read(name)
         count = self._inner.get_range(name, start, into)
         if self._sky.happens(self._sky.weather.torn):
             into[count // 2 : count] = bytes(count - count // 2)
@@ -190,7 +196,7 @@ class HostileStore:
         return count
 
     def size(self, name: str) -> int:
-        self._before_a_read(name)
+        self.before_a_read(name)
         return self._inner.size(name)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
@@ -199,24 +205,17 @@ class HostileStore:
     def contents(self) -> Iterator[str]:
         return iter(self._pages("/", self._inner.contents))
 
-    def _pages(self, folder: str, names: Callable[[], Iterator[str]]) -> Sequence[str]:
-        """Between two pages names may come and go; those behind the marker are seen, others are not."""
-        found: list[str] = []
-        page, rest = self._sky.weather.page, True
-        while rest:
-            self._before_a_read(folder)
-            behind = sorted(name for name in names() if not found or name > found[-1])
-            found += behind[:page]
-            rest = len(behind) > page
-        return found
-
-    def _before_a_read(self, name: str) -> None:
+    def before_a_read(self, name: str) -> None:
+        """Raises what this read is answered instead."""
         self._sky.begin(name)
         if self._sky.happens(self._sky.weather.refused):
             self._refuse(Undecided)
 
-    def _write(self, name: str, write: Write, taken: type[StoreError]) -> None:
-        """``taken`` is what the library makes of an answer that the name is taken."""
+    def write(self, name: str, write: Write, taken: type[StoreError]) -> None:
+        """Does ``write``, now, later or never, and raises what it is answered if that is no success.
+
+        ``taken`` is what the library makes of an answer that the name is taken.
+        """
         sky = self._sky
         sky.begin(name)
         if sky.happens(sky.weather.refused):
@@ -231,6 +230,17 @@ class HostileStore:
             sky.note("panic after the call")
             raise Panic("called `Result::unwrap()` on an `Err` value")
 
+    def _pages(self, folder: str, names: Callable[[], Iterator[str]]) -> Sequence[str]:
+        """Between two pages names may come and go; those behind the marker are seen, others are not."""
+        found: list[str] = []
+        page, rest = self._sky.weather.page, True
+        while rest:
+            self.before_a_read(folder)
+            behind = sorted(name for name in names() if not found or name > found[-1])
+            found += behind[:page]
+            rest = len(behind) > page
+        return found
+
     def _refuse(self, taken: type[StoreError], effect: str = "not done") -> None:
         error, answer = self._sky.rng.choice(
             (
@@ -238,6 +248,7 @@ class HostileStore:
                 (Undecided, "409 OperationAborted"),
                 (Unavailable, "429"),
                 (Unavailable, "503"),
+                (Unanswered, "no answer"),
             )
         )
         self._sky.note(f"{answer}, {effect}")
@@ -245,4 +256,4 @@ class HostileStore:
 
     def _fail(self, what: str) -> None:
         self._sky.note(what)
-        raise Unavailable(f"store: {what}")
+        raise Unanswered(f"store: {what}")

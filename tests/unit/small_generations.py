@@ -151,7 +151,9 @@ class Ranks:
         num_saved: int = 0,
         ticks: Callable[[], float] = time.monotonic,
         tally: Tally | None = None,
+        keep: Callable[[Cut], None] = lambda cut: None,
     ) -> None:
+        """``keep`` is what each save does before it goes to the store."""
         self.term = term
         self.world_size = world_size
         self.tally = tally or Tally()
@@ -167,11 +169,13 @@ class Ranks:
             for rank in range(world_size)
         ]
         self._number = num_saved
+        self._keep = keep
 
     def save(self, step: int, *, dead: int | None = None) -> str:
         """The generation's name; raises what rank 0 met. The rank ``dead`` does nothing."""
         self._number += 1
         cut = cut_of(step, term=self.term, number=self._number, world_size=self.world_size)
+        self._keep(cut)
         for rank in reversed(range(1, self.world_size)):
             with suppress(StoreError):
                 if rank != dead:

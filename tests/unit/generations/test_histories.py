@@ -11,9 +11,10 @@ garbage, adopt and pin. In each history, and at each moment of it:
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +22,11 @@ import pytest
 
 from checkpointing.errors import Corrupt, Fenced, NothingToResume
 from checkpointing.format import loading, manifest, pieces
+from checkpointing.format.loading import GenerationPlace
+from checkpointing.format.manifest import Cut, FilePart, manifest_of
 from checkpointing.generations import audit, garbage, manifests
 from checkpointing.generations.adoption import adopt, adoptable
-from checkpointing.generations.choice import choose
+from checkpointing.generations.choice import OnDisk, choose
 from checkpointing.generations.garbage import find_garbage, remove
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
@@ -42,6 +45,7 @@ from checkpointing.log.history import (
     Unpin,
     Verified,
 )
+from checkpointing.saving.budget import Share
 from checkpointing.saving.save import SaveFailed, Tally
 from checkpointing.stores.contract import Buffer, Store, Unavailable
 from checkpointing.stores.memory import MemoryStore
@@ -50,7 +54,7 @@ from tests.faults import FaultyStore, PowerCut
 from tests.unit.hostile import Clock, HostileStore, Panic, Sky, Weather
 from tests.unit.log_rules import check_step
 from tests.unit.seeds import each_seed, in_processes
-from tests.unit.small_generations import RUN, Ranks, content, load
+from tests.unit.small_generations import RUN, Ranks, content, load, load_from
 from tests.unit.turns import Turns
 
 GEN = f"runs/{RUN}/gen/"
@@ -69,12 +73,24 @@ class Watched(MemoryStore):
         self.view = LogView()
         self.given_up: set[str] = set()
         self.flipped: set[str] = set()
+        # What lost records gave up: its objects may be gone, and the log may name it again.
+        self.gone: set[str] = set()
         self.committed_in: dict[str, int] = {}
         self.whole_before: set[str] = set()
         self.requested: set[str] = set()
+        self.failure: BaseException | None = None
+
+    def tell(self, method: str, name: str, body: bytes) -> None:
+        """Another server has done this."""
+        write = self.create if name.startswith(LOG) else self.put
+        try:
+            self.delete(name) if method == "DELETE" else write(name, body)
+        except BaseException as error:
+            self.failure = self.failure or error
 
     def may_be_damaged(self, generation: str) -> bool:
-        return any(name.startswith(f"{GEN}{generation}/") for name in self.flipped)
+        is_flipped = any(name.startswith(f"{GEN}{generation}/") for name in self.flipped)
+        return is_flipped or generation in self.gone
 
     def create(self, name: str, data: Buffer) -> None:
         super().create(name, data)
@@ -97,7 +113,7 @@ class Watched(MemoryStore):
                 self.committed_in.setdefault(name, record.view.term)
                 assert self.may_be_damaged(name) or self._is_there(name), f"{name} is not there"
             case Verified(name=name):
-                assert self._is_there(name), f"{name} is verified and not there"
+                assert name in self.gone or self._is_there(name), f"{name} is verified and not there"
             case Lease():
                 self.whole_before = self._whole()
             case Tombstone(names=names):
@@ -143,13 +159,17 @@ class History:
     clock: Clock
     sky: Sky
     note: Callable[[str], None]
+    # What a process of it has between itself and the server.
+    client: Callable[[Store], Store]
+    most_starts: int = 4
+    most_saves: int = 8
     told: list[Generation] = field(default_factory=list)
     owners: dict[int, str] = field(default_factory=dict)
 
     def repository(self, store: Store) -> Repository:
         """As a process has it that may be killed at any of its requests."""
         cut_at = self.rng.randrange(1, 150) if self.rng.random() < 0.6 else None
-        machine = FaultyStore(HostileStore(store, self.sky), cut_at=cut_at, after=self.rng.random() < 0.5)
+        machine = FaultyStore(self.client(store), cut_at=cut_at, after=self.rng.random() < 0.5)
         waiting = RetryingStore(
             machine,
             RetryLimits(budget_s=BUDGET_S),
@@ -163,7 +183,7 @@ class History:
         """Starts again and again, as its supervisor has it."""
 
         def act(store: Store) -> None:
-            for start in range(self.rng.randint(1, 4)):
+            for start in range(self.rng.randint(1, self.most_starts)):
                 self.tries(f"{name}{start}", lambda owner: self.attempt(self.repository(store), owner))
 
         return act
@@ -183,7 +203,7 @@ class History:
 
     def attempt(self, repository: Repository, owner: str) -> None:
         told = [*self.told]
-        term = repository.take_over(owner)
+        term = self.begin(repository, owner)
         assert term not in self.owners, f"term {term} is that of {self.owners.get(term)} and of {owner}"
         self.owners[term] = owner
         self.note(f"{owner} has term {term}")
@@ -194,11 +214,31 @@ class History:
             assert self.server.view.term > term, f"{owner} is fenced, and nobody took over"
             raise
 
+    def begin(self, repository: Repository, owner: str) -> int:
+        return repository.take_over(owner)
+
+    def keep(self, repository: Repository, cut: Cut) -> None:
+        """Before the save goes to the store."""
+
+    def on_disk(self, repository: Repository) -> Sequence[Share]:
+        """What the disk has of the run; the world has one rank."""
+        return ()
+
+    def near(self, repository: Repository, name: str) -> Sequence[GenerationPlace]:
+        return ()
+
     def save(self, repository: Repository, term: int, owner: str) -> None:
         retention = Retention(last=self.rng.randint(0, 3), best=0, every_steps=self.rng.choice((None, 70)))
-        ranks = Ranks(repository, term, retention=retention, ticks=self.clock, tally=Told(history=self))
+        ranks = Ranks(
+            repository,
+            term,
+            retention=retention,
+            ticks=self.clock,
+            tally=Told(history=self),
+            keep=lambda cut: self.keep(repository, cut),
+        )
         step = max((one.step for one in repository.view.generations), default=0)
-        for _ in range(self.rng.randint(1, 8)):
+        for _ in range(self.rng.randint(1, self.most_saves)):
             step += 10
             if self.rng.random() < 0.15:
                 # Longer than this save waits for it: its files are there, and its commit is not.
@@ -213,9 +253,12 @@ class History:
         """As a start does. All that was told durable by earlier attempts is in the log that it took over."""
         for name in repository.view.loads:
             repository.append(Resumed(name=name), term=term)
-        newest = max(told, key=_place, default=None)
+        newest = max(
+            (one for one in told if one.term >= repository.view.life_term), key=place_of, default=None
+        )
+        shares = {cut.generation: (cut, part) for cut, part in self.on_disk(repository)}
         try:
-            chosen = choose(repository.view).chosen
+            chosen = choose(repository.view, [_as_candidate(cut) for cut, _ in shares.values()]).chosen
         except NothingToResume as error:
             assert newest is None, f"{newest} was told durable: {error}"
             raise SaveFailed("all that was saved is damaged: it is the user's turn") from error
@@ -223,17 +266,20 @@ class History:
             assert newest is None, f"{newest} was told durable, and the run begins anew"
             return
         found = repository.view.generation(chosen.name)
-        assert found is not None
-        assert newest is None or _place(found) >= _place(newest), f"{newest} was told durable"
-        repository.append(Load(name=found.name), term=term)
+        place = place_of(found or shares[chosen.name][0])
+        assert newest is None or place >= place_of(newest), f"{newest} was told durable"
+        repository.append(Load(name=chosen.name), term=term)
         try:
-            assert load(repository, found) == content(found.name, 1)
+            whole = repository.manifest(found) if found else manifest_of(*_alone(shares[chosen.name]))
+            places = [*self.near(repository, chosen.name), repository.place(chosen.name)]
+            assert load_from(whole, places) == content(chosen.name, 1)
         except Corrupt as error:
-            repository.quarantine(found.name, str(error), term=term)
-            assert not found.is_verified, f"{found} can't be loaded: {error}"
+            repository.quarantine(chosen.name, str(error), term=term)
+            is_lost = chosen.name in self.server.gone
+            assert is_lost or (found and not found.is_verified), f"{found} can't be loaded: {error}"
             self.go_on(repository, term, told)
             return
-        repository.append(Resumed(name=found.name), term=term)
+        repository.append(Resumed(name=chosen.name), term=term)
 
     def collect(self, repository: Repository) -> None:
         repository.refresh()
@@ -243,7 +289,8 @@ class History:
         remove(repository, garbage, with_unnamed=is_requested)
 
     def adopt(self, repository: Repository) -> None:
-        repository.refresh()
+        if repository.refresh().term == 0:
+            return  # as the command refuses it
         for adoption in adopt(repository, adoptable(repository)):
             self.note(f"adopted: {adoption}")
             assert not adoption.is_corrupt or self.server.may_be_damaged(adoption.generation.name)
@@ -253,9 +300,42 @@ class History:
             entry = self.rng.choice((Pin, Pin, Unpin))
             repository.append(entry(name=self.rng.choice(found).name))
 
+    def goes_on(self) -> bool:
+        """Whether another part follows, before which anything may happen while nobody is at work."""
+        return False
 
-def _place(one: Generation) -> tuple[int, int]:
+    def check_end(self, store: Store) -> None:
+        """A last start, over a store that is well again."""
+        repository = Repository(store, RUN)
+        records = [*repository.records()]
+        assert [record.number for record in records] == list(range(1, len(records) + 1))
+        for before, record in pairwise(records):
+            check_step(before.view, record)
+        leases = [
+            (record.view.term, record.entry.owner) for record in records if isinstance(record.entry, Lease)
+        ]
+        assert len({term for term, _ in leases}) == len(leases)
+        assert self.owners.items() <= dict(leases).items()
+        assert {one.name for one in self.told} <= {
+            record.entry.generation.name for record in records if isinstance(record.entry, Commit)
+        }
+        self.tries("last", lambda owner: self.go_on(repository, repository.take_over(owner), self.told))
+        assert repository.given_up() == self.server.given_up
+        for found in repository.view.generations:
+            assert not found.is_good or load(repository, found) == content(found.name, 1)
+
+
+def place_of(one: Generation | Cut) -> tuple[int, int]:
     return one.term, one.number
+
+
+def _as_candidate(cut: Cut) -> OnDisk:
+    return OnDisk(name=cut.generation, step=cut.step, term=cut.term, number=cut.number)
+
+
+def _alone(share: Share) -> tuple[Cut, list[FilePart]]:
+    cut, part = share
+    return cut, [part]
 
 
 def weather(rng: random.Random) -> Weather:
@@ -273,50 +353,49 @@ def weather(rng: random.Random) -> Weather:
     )
 
 
-def relive(seed: int) -> int:
-    """Returns how many storage calls it took."""
-    rng, clock, server = random.Random(seed), Clock(), Watched()
-    turns = Turns(server, rng)
+Serve = Callable[[Watched, Sky], Store]
+
+
+def relive(seed: int, serve: Serve | None = None, kind: Callable[..., History] = History) -> int:
+    """Returns how many storage calls it took. ``serve`` opens what does to each request as the sky has it,
+    and tells the server of all that it does.
+    """
+    rng, clock, server, story = random.Random(seed), Clock(), Watched(), list[str]()
 
     def note(what: str) -> None:
-        turns.story.append(f"    {what}")
+        story.append(f"    {what}")
 
     sky = Sky(base=server, rng=rng, weather=weather(rng), clock=clock, note=note)
-    server.flipped = sky.flipped
-    history = History(server=server, rng=rng, clock=clock, sky=sky, note=note)
+    server.flipped, its_weather = sky.flipped, sky.weather
+    store = serve(server, sky) if serve else server
+    client: Callable[[Store], Store] = (lambda store: store) if serve else partial(HostileStore, sky=sky)
+    history = kind(server=server, rng=rng, clock=clock, sky=sky, note=note, client=client)
+    if serve:
+        history.most_starts = history.most_saves = 2
+    try:
+        play_part(store, history, story)
+        while history.goes_on():
+            play_part(store, history, story)
+        sky.settle()
+        history.check_end(store)
+        if server.failure:
+            raise server.failure
+    except BaseException as error:
+        error.add_note(f"{its_weather}\n" + "\n".join(story))
+        raise
+    return len(story)
+
+
+def play_part(store: Store, history: History, story: list[str]) -> None:
+    turns = Turns(store, history.rng)
+    turns.story = story
     for name in ("a", "b"):
         turns.add(name, history.driver(name))
-    for tool in rng.sample((history.collect, history.adopt, history.adopt, history.pin), 2):
-        turns.add(f"{tool.__name__}{len(turns.story)}", history.tool(tool.__name__, tool))
-    try:
-        for outcome in turns.run().values():
-            if isinstance(outcome, BaseException):
-                raise outcome
-        sky.settle()
-        check_end(server, history)
-    except BaseException as error:
-        error.add_note(f"{sky.weather}\n" + "\n".join(turns.story))
-        raise
-    return len(turns.story)
-
-
-def check_end(server: Watched, history: History) -> None:
-    """A last start, over a store that is well again."""
-    repository = Repository(server, RUN)
-    records = [*repository.records()]
-    assert [record.number for record in records] == list(range(1, len(records) + 1))
-    for before, record in pairwise(records):
-        check_step(before.view, record)
-    leases = [(record.view.term, record.entry.owner) for record in records if isinstance(record.entry, Lease)]
-    assert len({term for term, _ in leases}) == len(leases)
-    assert history.owners.items() <= dict(leases).items()
-    assert {one.name for one in history.told} <= {
-        record.entry.generation.name for record in records if isinstance(record.entry, Commit)
-    }
-    history.tries("last", lambda owner: history.go_on(repository, repository.take_over(owner), history.told))
-    assert repository.given_up() == server.given_up
-    for found in repository.view.generations:
-        assert not found.is_good or load(repository, found) == content(found.name, 1)
+    for tool in history.rng.sample((history.collect, history.adopt, history.adopt, history.pin), 2):
+        turns.add(f"{tool.__name__}{len(story)}", history.tool(tool.__name__, tool))
+    for outcome in turns.run().values():
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 class InTurn:
@@ -334,19 +413,18 @@ class InTurn:
 
 
 def relive_from(first: int, num: int) -> int:
+    return each_seed(relive_in_turn, first, num, __file__)
+
+
+def relive_in_turn(seed: int, serve: Serve | None = None, kind: Callable[..., History] = History) -> int:
+    """Every second history has manifests in pieces."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (audit, garbage, manifests, loading):
             patch.setattr(module, "ThreadPoolExecutor", InTurn)
         patch.setattr(folding, "EVERY", 6)
-        return each_seed(relive_with_manifests, first, num, __file__)
-
-
-def relive_with_manifests(seed: int) -> int:
-    """Every second history has manifests in pieces."""
-    with pytest.MonkeyPatch.context() as patch:
         if seed % 2:
             patch.setattr(pieces, "MOST_IN_ONE_OBJECT", 0)
-        return relive(seed)
+        return relive(seed, serve, kind)
 
 
 def test_no_history_loses_what_was_told_durable() -> None:
