@@ -429,6 +429,14 @@ def test_no_name_that_the_mounting_user_chooses_passes_for_another_mount(
             disk.inventory()
 
 
+def test_a_program_whose_user_is_not_told_is_refused(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LocalTier(node, "r", 2)
+    keep(disk, OLD)
+    says = "is mounted by a program of user unknown"
+    with mounted(node, "fuse any rw,group_id=0", monkeypatch), pytest.raises(Denied, match=says):
+        disk.inventory()
+
+
 def test_a_folder_whose_mount_is_gone_once_it_was_opened_is_refused(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
