@@ -5,6 +5,6 @@ one that holds now got in before what it attacks was mended. As root they are tw
 
 ``attack`` is what all share, ``__main__`` runs them and prints a table. On files: ``units`` and
 ``rays_folder_of_files`` (with ``ray_stand_in``), ``bombs``, ``poisoned_objects``, ``link_in_store``,
-``token_cache``. On ranks: ``rendezvous``, ``mailbox``. On a Ray (``ray_run``): ``rays_folder``,
+``token_cache``. On ranks: ``rendezvous``, ``rank_mailbox``. On a Ray (``ray_run``): ``rays_folder``,
 ``variables``, ``ports``.
 """

@@ -13,7 +13,7 @@ from tests.security.attack import GotIn, NotTried
 ATTACKS = {
     "rays_folder": "1",
     "rendezvous": "2",
-    "mailbox": "2",
+    "rank_mailbox": "2",
     "token_cache": "4",
     "variables": "5",
     "rays_folder_of_files": "6",
