@@ -97,6 +97,11 @@ class LocalStore:
             # Asked for after the reading, so that bytes that were changed meanwhile have another version.
             return count, version_of(os.fstat(file.fileno()))
 
+    def open_file(self, name: str) -> FileIO:
+        """Opens an object for reading; the caller closes it."""
+        with self._as_store_errors(name):
+            return self._open(name)
+
     def size(self, name: str) -> int:
         return self.look(name)[0]
 

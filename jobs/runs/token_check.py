@@ -17,7 +17,7 @@ from cluster.inventory import WorkerGroup
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.data.bin_files import BIN, IDX, index_of_bin
+from jobs.training.data.formats.bin_files import BIN, IDX, index_of_bin
 from jobs.training.data.mixture import whole_weights
 from jobs.training.data.shard_cache import folder_conflict
 from jobs.training.task.task import Mixture, ShardCacheLimits, Tokens, WeightedTokens
@@ -351,7 +351,7 @@ def _index_of_parquet(store: Store) -> TokenIndex:
             f"data: {store.url}/{INDEX} is not there, nor Parquet files of ids; expected a folder that "
             f"`longhaul pack INPUT... --out {store.url}` wrote"
         )
-    from jobs.training.data.parquet_tokens import describe
+    from jobs.training.data.formats.parquet_tokens import describe
 
     with ThreadPoolExecutor(_NUM_READERS) as pool:
         shards = tuple(pool.map(lambda name: describe(store, name), names))

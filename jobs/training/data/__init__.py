@@ -6,6 +6,6 @@ read from), ``mixture`` (which source stands at a position), ``mixed_source`` (r
 ``conversations`` (rows of chat data), ``documents`` (rows of text that are several documents), ``shards``
 (reads tokens from shards), ``shard_check`` (compares their bytes), ``shard_ledger`` (keeps with the run what
 was compared), ``shard_cache`` (keeps shards on a node's disk), ``copy_seals`` (what its copies were when they
-were compared), ``parquet_tokens`` (Parquet files as shards), ``bin_files`` (those of other tools),
-``prefetch_pool`` (threads that read ahead).
+were compared), ``kept_files`` (local files that stay open between reads), ``prefetch_pool`` (threads that
+read ahead). Files of other tools are in ``formats``.
 """

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from jobs.training.data.mixture import mixed_at, shares_of, stretches_of
@@ -32,9 +33,9 @@ class MixedSource:
     def source_of(self, number: int) -> int:
         return self._place(number)[0]
 
-    def read(self, numbers: Sequence[int]) -> list[Tensor]:
-        rows = [iter(source.read(own)) for source, own in self._divided(numbers)]
-        return [next(rows[self._place(number)[0]]) for number in numbers]
+    def read(self, numbers: Sequence[int]) -> Tensor:
+        rows = [iter(source.read(own) if own else ()) for source, own in self._divided(numbers)]
+        return torch.stack([next(rows[self._place(number)[0]]) for number in numbers])
 
     def expect(self, numbers: Sequence[int]) -> None:
         for source, own in self._divided(numbers):
@@ -73,7 +74,7 @@ class BesideHeldOut:
         self._num_samples = num_samples
         self._held_out = held_out
 
-    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+    def read(self, numbers: Sequence[int]) -> Tensor:
         source, own = self._of(numbers)
         return source.read(own)
 

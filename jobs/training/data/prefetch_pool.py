@@ -5,17 +5,17 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-_Job = tuple[Future[T], Callable[[], T]]
+_Job = tuple[Future[Any], Callable[[], Any]]
 
 
-class PrefetchPool(Generic[T]):
+class PrefetchPool:
     """Like the standard library's thread pool, which however waits for every read when the process ends."""
 
     def __init__(self, num_threads: int) -> None:
-        jobs: SimpleQueue[_Job[T] | None] = SimpleQueue()
+        jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._jobs = jobs
         for number in range(num_threads):
             threading.Thread(target=_work, args=(jobs,), name=f"reader {number}", daemon=True).start()
@@ -27,7 +27,7 @@ class PrefetchPool(Generic[T]):
         return future
 
 
-def _work(jobs: "SimpleQueue[_Job[T] | None]") -> None:
+def _work(jobs: "SimpleQueue[_Job | None]") -> None:
     """Runs jobs. Keeps no reference between jobs: a job may refer to the owner, which then could not end."""
     while job := jobs.get():
         future, read = job
@@ -39,6 +39,6 @@ def _work(jobs: "SimpleQueue[_Job[T] | None]") -> None:
         del job, future, read
 
 
-def _end(jobs: "SimpleQueue[_Job[T] | None]", num_threads: int) -> None:
+def _end(jobs: "SimpleQueue[_Job | None]", num_threads: int) -> None:
     for _ in range(num_threads):
         jobs.put(None)

@@ -9,7 +9,8 @@ from torch import Tensor
 class SampleSource(Protocol):
     """Reads samples by number; samples from ``Task.num_samples`` on are held out of the training."""
 
-    def read(self, numbers: Sequence[int]) -> list[Tensor]: ...
+    def read(self, numbers: Sequence[int]) -> Tensor:
+        """A row for each."""
 
     def expect(self, numbers: Sequence[int]) -> None:
         """Announces the numbers that are read next, so that slow reads may begin."""

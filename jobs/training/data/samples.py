@@ -1,7 +1,9 @@
 """Reads a long run's samples: each once per epoch, at any world size, synthetic or from token shards."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +31,13 @@ from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 
 # A sample from object storage takes tens of milliseconds, most of them waiting.
 _NUM_READERS = 16
+# This one, the two behind it, and the one before.
+_STEPS_AT_HAND = 4
 _FEWEST_READERS = 2  # of each source, where there are many
+# Samples of a step that take longer together are read side by side, as from a network file system.
+_NEAR_S = 0.02
+# Torch deals out more numbers to threads of its own, a team for each reader.
+_SERIAL = 2**15
 _TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
 
 
@@ -66,6 +74,7 @@ class Samples:
         self._mixed = MixedSource(task.mixture, read, stretches) if task.mixture else None
         source: SampleSource = self._mixed or (read[0] if read else SyntheticSource(task))
         held_out = task.held_out and _token_source(task, task.held_out, context)
+        self._known: dict[int, list[int]] = {}
         self._source = BesideHeldOut(source, task.num_samples, held_out) if held_out else source
 
     @property
@@ -91,11 +100,11 @@ class Samples:
     def rows(self, position: int) -> list[Tensor]:
         """The micro-batches, on the host, of the step that begins after ``position`` samples."""
         recipe = self._task.recipe
-        samples = self._source.read(self._numbers(position))
+        rows = self._source.read(self._numbers(position))
         # Two steps ahead, so that a late sample is known before the step in between begins.
         ahead = (position + number * recipe.sequences_per_step for number in (1, 2))
         self._source.expect([number for start in ahead for number in self._numbers(start)])
-        return list(torch.stack(samples).split(recipe.micro_batch))
+        return list(rows.split(recipe.micro_batch))
 
     def wait(self, position: int, timeout_s: float = 0.0) -> bool:
         """Whether ``rows`` could return at once, now or within ``timeout_s``."""
@@ -138,10 +147,18 @@ class Samples:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         """Reads one micro-batch and copies it to the device."""
-        [batch] = self.on_device([torch.stack(self._source.read(numbers))])
+        [batch] = self.on_device([self._source.read(numbers)])
         return batch
 
     def _numbers(self, position: int) -> list[int]:
+        """Each step's numbers are asked for several times: when it is expected, waited for and read."""
+        if position not in self._known:
+            self._known[position] = self._computed(position)
+            if len(self._known) > _STEPS_AT_HAND:
+                del self._known[next(iter(self._known))]
+        return self._known[position]
+
+    def _computed(self, position: int) -> list[int]:
         recipe, num_samples = self._task.recipe, self._task.num_samples
         shares = share_of_rank(
             position,
@@ -162,14 +179,30 @@ class SyntheticSource:
     def __init__(self, task: Task) -> None:
         self._recipe = task.recipe
 
-    def read(self, numbers: Sequence[int]) -> list[Tensor]:
-        return [sample(self._recipe, number) for number in numbers]
+    def read(self, numbers: Sequence[int]) -> Tensor:
+        return torch.stack([sample(self._recipe, number) for number in numbers])
 
     def expect(self, numbers: Sequence[int]) -> None:
         """Does nothing: a synthetic sample takes almost no time to make."""
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Samples that are read together, a row each. Those in ``alone`` are still being read, by their rows."""
+
+    rows: Tensor
+    alone: Mapping[int, Future[Tensor]]
+
+    def finish(self, place: int) -> None:
+        if row := self.alone.get(place):
+            self.rows[place] = row.result()
+
+    def cancel(self) -> None:
+        for row in self.alone.values():
+            row.cancel()
 
 
 class TokenSource:
@@ -184,38 +217,76 @@ class TokenSource:
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
         self._id_mask = ID_MASK if tokens.index.chat else ALL_BITS
-        self._readers: PrefetchPool[Tensor] = PrefetchPool(num_readers)
-        self._ahead: dict[int, Future[Tensor]] = {}
+        # One thread, whose memory and caches stay warm.
+        self._near_reader = PrefetchPool(1)
+        self._readers = PrefetchPool(num_readers)
+        # Of each expected sample the batch that it is read in, and its place in that.
+        self._ahead: dict[int, tuple[Future[_Batch], int]] = {}
 
-    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+    def read(self, numbers: Sequence[int]) -> Tensor:
         for source in self._sources:
             source.confirm()
-        futures = [self._expected(number) or self._begin(number) for number in numbers]
-        return [future.result() for future in futures]
+        self._begin(numbers)
+        # A step over the end of an epoch may have the same sample twice.
+        taken = {number: self._ahead.pop(number) for number in dict.fromkeys(numbers)}
+        for future, place in taken.values():
+            future.result().finish(place)
+        [(future, first), *_] = taken.values()
+        if list(taken.values()) == [(future, first + at) for at in range(len(numbers))]:
+            return future.result().rows[first : first + len(numbers)]
+        return torch.stack([taken[number][0].result().rows[taken[number][1]] for number in numbers])
 
     def expect(self, numbers: Sequence[int]) -> None:
-        for unneeded in self._ahead.keys() - set(numbers):
-            self._ahead.pop(unneeded).cancel()
-        self._begin_all(numbers)
+        unneeded = {self._ahead.pop(number)[0] for number in self._ahead.keys() - set(numbers)}
+        for future in unneeded - {future for future, _ in self._ahead.values()}:
+            if not future.cancel() and future.done():
+                future.result().cancel()
+        self._begin(numbers)
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         """A sample that can't be read counts as there too: ``read`` then raises the reason."""
-        self._begin_all(numbers)
+        self._begin(numbers)
+        end_s = time.monotonic() + timeout_s
         if not all(source.wait(timeout_s) for source in self._sources):
             return False
-        return not wait([self._ahead[number] for number in numbers], timeout_s).not_done
+        expected = [self._ahead[number] for number in numbers]
+        if wait({future for future, _ in expected}, max(0.0, end_s - time.monotonic())).not_done:
+            return False
+        batches = [(future.result().alone, place) for future, place in expected]
+        alone = [alone[place] for alone, place in batches if place in alone]
+        return not wait(alone, max(0.0, end_s - time.monotonic())).not_done
 
-    def _expected(self, number: int) -> Future[Tensor] | None:
-        # A step over the end of an epoch may have the same sample twice.
-        return self._ahead.pop(number) if number in self._ahead else None
+    def _begin(self, numbers: Sequence[int]) -> None:
+        if missing := [number for number in dict.fromkeys(numbers) if number not in self._ahead]:
+            future = self._near_reader.submit(partial(self._read_together, missing))
+            self._ahead |= {number: (future, place) for place, number in enumerate(missing)}
 
-    def _begin_all(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            if number not in self._ahead:
-                self._ahead[number] = self._begin(number)
+    def _read_together(self, numbers: Sequence[int]) -> _Batch:
+        """Reads what is near at once. What is far, slow or not as expected is read by all readers, one sample
+        each, and its reader finds out what is wrong.
+        """
+        count = self._windows.window_tokens
+        starts = [self._windows.start_of(number) for number in numbers]
+        read, near = self._shards.read_near(starts, count, _NEAR_S)
+        rows, are_known = self._rows(torch.frombuffer(read, dtype=self._dtype))
+        if not are_known:
+            near = set()
+        alone = {
+            place: self._readers.submit(partial(self._sample, number))
+            for place, number in enumerate(numbers)
+            if place not in near
+        }
+        return _Batch(rows=rows.view(-1, count), alone=alone)
 
-    def _begin(self, number: int) -> Future[Tensor]:
-        return self._readers.submit(partial(self._sample, number))
+    def _rows(self, read: Tensor) -> tuple[Tensor, bool]:
+        """What was read as int64, and whether all ids are in the vocabulary."""
+        rows = torch.empty(len(read), dtype=torch.int64)
+        are_known = True
+        for part, raw in zip(rows.split(_SERIAL), read.split(_SERIAL), strict=True):
+            part.copy_(raw)
+            ids = part & self._id_mask if self._id_mask != ALL_BITS else part
+            are_known = are_known and int(ids.amax()) < self._vocab_size
+        return rows, are_known
 
     def _sample(self, number: int) -> Tensor:
         start = self._windows.start_of(number)
@@ -244,9 +315,16 @@ def _caches(task: Task) -> list[ShardCache]:
     return [_cache_of(tokens, open_store(tokens.url), tokens.cache) for tokens in task.places if tokens.cache]
 
 
-def _cache_of(tokens: Tokens, store: Copyable, limits: ShardCacheLimits) -> ShardCache:
+def _cache_of(
+    tokens: Tokens, store: Copyable, limits: ShardCacheLimits, *, num_sources: int = 1
+) -> ShardCache:
     return ShardCache(
-        store, tokens.index, Path(limits.folder), limits.limit_bytes, share_bytes=limits.share_bytes
+        store,
+        tokens.index,
+        Path(limits.folder),
+        limits.limit_bytes,
+        share_bytes=limits.share_bytes,
+        num_sources=num_sources,
     )
 
 
@@ -281,7 +359,7 @@ def _open_sources(
         store, tokens.index, tokens.versions, far[share], tokens.known, keep, num_sources=num_sources
     )
     checked.start()
-    cache = _cache_of(tokens, checked, tokens.cache)
+    cache = _cache_of(tokens, checked, tokens.cache, num_sources=num_sources)
     if context.local_rank == 0:
         cache.copy_all(_caches(task))
     return [cache, checked]

@@ -36,6 +36,7 @@ from checkpointing.stores.folders import (
     write_all,
 )
 from jobs.training.data.copy_seals import Seal, break_seal, digest_of, is_seal, seal_on, set_seal, version_now
+from jobs.training.data.kept_files import MOST_OPEN, KeptFiles, Piece
 from jobs.training.data.shard_check import WAITED_FOR_BYTES, other_bytes
 from jobs.training.data.shards import Copyable, Vouching
 from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, TokenIndex, TokenShard
@@ -90,6 +91,7 @@ class ShardCache:
         limit_bytes: int,
         *,
         share_bytes: int | None = None,
+        num_sources: int = 1,
     ) -> None:
         self.url = store.url
         self._store = store
@@ -107,6 +109,7 @@ class ShardCache:
         self._copying: threading.Thread | None = None
         # The versions that seals named when they were last looked at.
         self._sealed: dict[str, str] = {}
+        self._kept = KeptFiles(self._opened_copy, MOST_OPEN // num_sources)
 
     def confirm(self) -> None:
         """Raises the ``DataError`` of a shard that ``copy_all`` found to be wrong."""
@@ -136,6 +139,11 @@ class ShardCache:
         if (count := self._read_copy(name, start, into)) is None:
             raise Missing(f"{self._place}: {name} was removed right after it was copied")
         return count
+
+    def fill(self, name: str, pieces: Sequence[Piece]) -> bool:
+        """Whether all pieces were filled from a copy that is what was compared."""
+        sealed = self._sealed.get(name)
+        return sealed is not None and not self._problem and self._kept.fill(name, pieces) == sealed
 
     def copy_all(self, siblings: Sequence["ShardCache"] = ()) -> threading.Thread:
         """Copies the shards that fit, in the order of the index, in a background thread.
@@ -278,6 +286,10 @@ class ShardCache:
                 return count
         return None
 
+    def _opened_copy(self, name: str) -> FileIO:
+        with self._data_sets() as place, self._folder_of(place, name) as folder:
+            return file_in(folder, name.rpartition("/")[2])
+
     def _seal_on(self, folder: int, name: str) -> Seal | None:
         """The seal of a shard's copy; None if that was made of other bytes than this run's."""
         seal = seal_on(folder, name.rpartition("/")[2])
@@ -322,7 +334,7 @@ class ShardCache:
 
     def _bytes_of(self, shard: TokenShard) -> Iterator[bytes | memoryview]:
         if shard.name.endswith(PARQUET):
-            from jobs.training.data.parquet_tokens import ids_of
+            from jobs.training.data.formats.parquet_tokens import ids_of
 
             yield from ids_of(self._store, shard)
             return

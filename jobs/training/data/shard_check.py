@@ -20,7 +20,9 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from checkpointing.stores.contract import Missing, Store, StoreError
+from checkpointing.stores.local import LocalStore
 from checkpointing.stores.versions import is_settled, versions_of
+from jobs.training.data.kept_files import MOST_OPEN, KeptFiles, Piece
 from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, KnownShard, TokenIndex
 
 # The first step waits for shares up to this size: seconds from a disk, half a minute from a store.
@@ -56,6 +58,9 @@ class CheckedShards:
     ) -> None:
         self.url = store.url
         self._store = versions_of(store)
+        self._kept = (
+            KeptFiles(store.open_file, MOST_OPEN // num_sources) if isinstance(store, LocalStore) else None
+        )
         self._is_unwanted = threading.Event()
         self._digests = _Digests(store, index, versions, known, self._is_unwanted, now)
         width, wanted = DTYPE_BYTES[index.dtype], frozenset(own)
@@ -105,6 +110,11 @@ class CheckedShards:
                 return count
             self._digests.compare(name)
         raise self._restless(name)
+
+    def fill(self, name: str, pieces: Sequence[Piece]) -> bool:
+        """Whether all pieces were filled from a file on this node, whose bytes are right."""
+        version = self._kept.fill(name, pieces) if self._kept and self._digests.problem is None else None
+        return version is not None and self._digests.is_right(name, version)
 
     def _restless(self, name: str) -> DataError:
         return DataError(f"data: {self.url}/{name}: changes while it is read; leave it alone during a run")

@@ -4,12 +4,19 @@ Files are not mapped into memory: a mapped file that is cut short would kill the
 ``DataError`` names a shard that is not as the index says. A store that is away raises its own errors.
 """
 
+import time
 from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol, runtime_checkable
 
 from checkpointing.stores.contract import Missing
+from jobs.training.data.kept_files import Piece
 from jobs.training.task.token_index import DTYPE_BYTES, DataError, TokenIndex, TokenShard
+
+# Of one shard, between two looks at the clock.
+_PIECES = 8
 
 
 class Readable(Protocol):
@@ -35,6 +42,14 @@ class Vouching(Copyable, Protocol):
     def vouched(self, name: str) -> str | None: ...
 
 
+@runtime_checkable
+class Near(Readable, Protocol):
+    """A store that may have shards on this node, where many reads cost less together."""
+
+    def fill(self, name: str, pieces: Sequence[Piece]) -> bool:
+        """Whether all pieces were filled, with bytes that are right; else ``get_range`` is to be asked."""
+
+
 class Shards:
     """The shards of one index. Several threads may read at the same time."""
 
@@ -55,6 +70,34 @@ class Shards:
             self._fill(shard, first, here)
             into, start, number = into[len(here) :], self._ends[number], number + 1
         return ids
+
+    def read_near(self, starts: Sequence[int], count: int, most_s: float) -> tuple[bytearray, set[int]]:
+        """The ids of ``count`` tokens from each of ``starts`` on, one behind another, and which of them were
+        read. The others are 0: they are far, are not as expected, or would take more than ``most_s``.
+        """
+        size = count * self._width
+        ids = bytearray(len(starts) * size)
+        if not isinstance(self._store, Near):
+            return ids, set()
+        of_shards: defaultdict[int, list[int]] = defaultdict(list)
+        for place, start in enumerate(starts):
+            number = bisect_right(self._ends, start)
+            if start + count <= self._ends[number]:
+                of_shards[number].append(place)
+        into, read, end_s = memoryview(ids), set[int](), time.monotonic() + most_s
+        for number, places in of_shards.items():
+            shard = self._shards[number]
+            begin = self._ends[number] - shard.num_tokens
+            for at in range(0, len(places), _PIECES):
+                part = places[at : at + _PIECES]
+                pieces = [
+                    ((starts[place] - begin) * self._width, into[place * size : (place + 1) * size])
+                    for place in part
+                ]
+                if time.monotonic() > end_s or not self._store.fill(shard.name, pieces):
+                    break
+                read |= set(part)
+        return ids, read
 
     def name_at(self, token: int) -> str:
         """The URL of the shard that has this token, for messages."""

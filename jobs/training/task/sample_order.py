@@ -8,6 +8,7 @@ number of its order stands beside the position in every save.
 """
 
 import hashlib
+from array import array
 from functools import lru_cache
 from math import isqrt
 from typing import Literal, get_args
@@ -29,6 +30,8 @@ _OF_STRETCHES = 10
 BLOCK_SAMPLES = 256
 # The longest epoch that is drawn: a millisecond, and some kilobytes.
 MOST_DRAWN = 1024
+# Of epochs of up to 4 billion samples, what the rounds compute is kept.
+MOST_KEPT = 2**16
 _NUM_ROUNDS = 4
 
 
@@ -119,9 +122,22 @@ def _drawn(num_samples: int, key: str) -> tuple[int, ...]:
 def _permuted(index: int, side: int, key: str) -> int:
     """Permutes the numbers below side x side by a Feistel network, whatever its rounds compute."""
     left, right = divmod(index, side)
+    kept = _shifts(side, key) if side <= MOST_KEPT else None
     for number in range(_NUM_ROUNDS):
-        left, right = right, (left + _hash(f"{key}/{number}/{right}")) % side
+        shift = kept[number * side + right] if kept else 0
+        if not shift:
+            shift = 1 + _hash(f"{key}/{number}/{right}") % side
+            if kept:
+                kept[number * side + right] = shift
+        left, right = right, (left + shift - 1) % side
     return left * side + right
+
+
+# An epoch of each source of a mixture, and the one behind it: 1 MB each at most.
+@lru_cache(maxsize=64)
+def _shifts(side: int, key: str) -> "array[int]":
+    """What each round adds to each number, plus 1, as far as it was computed; else 0."""
+    return array("I", bytes(4 * _NUM_ROUNDS * side))
 
 
 def _hash(text: str) -> int:

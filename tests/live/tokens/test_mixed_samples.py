@@ -21,9 +21,9 @@ from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.data.formats.parquet_tokens import describe
 from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.mixture import _seed_of, mixed_at, shares_of
-from jobs.training.data.parquet_tokens import describe
 from jobs.training.data.samples import Samples
 from jobs.training.models.head import chunked_cross_entropy, keeping_row_losses, whole_cross_entropy
 from jobs.training.state.restoring import restore

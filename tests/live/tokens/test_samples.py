@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from random import Random
 
 import psutil
 import pyarrow
@@ -16,13 +17,15 @@ import torch
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.local import LocalStore
-from jobs.training.data.bin_files import index_of_bin
-from jobs.training.data.parquet_tokens import describe
+from jobs.training.data import samples as samples_module
+from jobs.training.data.formats.bin_files import index_of_bin
+from jobs.training.data.formats.parquet_tokens import describe
+from jobs.training.data.kept_files import KeptFiles
 from jobs.training.data.samples import Samples
 from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.data.synthetic import sample
 from jobs.training.task.context import Context
-from jobs.training.task.sample_order import sample_at
+from jobs.training.task.sample_order import NEWEST_ORDER, ORDERS, SampleOrder, sample_at
 from jobs.training.task.task import Mixture, Saving, ShardCacheLimits, Task, Tokens, WeightedTokens
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
@@ -85,6 +88,7 @@ def samples_of(
     saving: Saving | None = None,
     store: Path = Path("nowhere"),
     mixture: Mixture | None = None,
+    order: SampleOrder = NEWEST_ORDER,
 ) -> list[Samples]:
     """Each rank's."""
     recipe = recipe_for(
@@ -110,7 +114,7 @@ def samples_of(
     contexts = [
         Context(rank=rank, world_size=world.size, local_rank=rank, device=CPU) for rank in range(world.size)
     ]
-    return [Samples(task, context) for context in contexts]
+    return [Samples(task, context, order) for context in contexts]
 
 
 def step_of(ranks: list[Samples], position: int) -> list[tuple[int, ...]]:
@@ -178,6 +182,55 @@ def test_an_epoch_has_every_window_of_the_text_once_and_none_that_is_held_out(
     assert sorted(held_out) == sorted(
         tuple(ids[start : start + 33]) for start in range(first, first + NUM_HELD_OUT * 32, 32)
     )
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_random_positions_have_the_samples_of_the_definition(
+    order: SampleOrder, is_cached: bool, tmp_path: Path
+) -> None:
+    """Near samples are read many at a time, those across shards and the rest one by one."""
+    ids = [number * number % 509 for number in range(40_000)]
+    tokens = write_tokens(tmp_path / "far", ids)
+    cache = ShardCacheLimits(folder=str(tmp_path / "cache"), limit_bytes=40_000)
+    ranks = samples_of(WORLDS[0], replace(tokens, cache=cache) if is_cached else tokens, order=order)
+    num_samples, random = tokens.windows.num_samples, Random(5)
+    position = 0
+    for _ in range(200):
+        numbers = [sample_at(position + at, num_samples=num_samples, seed=1, order=order) for at in range(8)]
+        assert step_of(ranks, position) == [tuple(ids[32 * number : 32 * number + 33]) for number in numbers]
+        # Mostly the next step, which was expected.
+        position = random.choice([position + 8] * 3 + [random.randrange(3 * num_samples)])
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_shard_that_is_changed_while_it_is_open_ends_the_attempt(change: str, tmp_path: Path) -> None:
+    (ranks,) = samples_of(WORLDS[0], write_tokens(tmp_path, [number % 511 for number in range(3000)]))
+    while not ranks.wait(0, timeout_s=1.0):
+        pass
+    ranks.rows(0)
+    for shard in tmp_path.iterdir():
+        data = bytes(reversed(shard.read_bytes()))
+        shard.unlink()
+        if change == "replaced":
+            shard.write_bytes(data)
+    with pytest.raises(DataError, match="is gone" if change == "removed" else "its bytes are not those"):
+        for position in range(8, 80, 8):
+            ranks.rows(position)
+
+
+def test_slow_samples_on_this_node_are_read_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a network file system: not one after the other."""
+    monkeypatch.setattr(samples_module, "_NEAR_S", -1.0)
+    monkeypatch.setattr(KeptFiles, "fill", None)
+    ids = [number % 509 for number in range(3000)]
+    tokens = write_tokens(tmp_path, ids)
+    num_samples = tokens.windows.num_samples
+    numbers = [sample_at(place, num_samples=num_samples, seed=1) for place in range(8)]
+    found = step_of(samples_of(WORLDS[0], tokens), 0)
+    assert found == [tuple(ids[32 * number : 32 * number + 33]) for number in numbers]
 
 
 def test_a_jump_reads_what_it_would_have_read_without_it(tmp_path: Path) -> None:

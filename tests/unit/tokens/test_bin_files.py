@@ -13,8 +13,8 @@ from jobs.commandline.usage_error import SpecError
 from jobs.runs import token_check
 from jobs.runs.token_check import find_data, find_tokens, index_at
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.data import bin_files
-from jobs.training.data.bin_files import index_of_bin
+from jobs.training.data.formats import bin_files
+from jobs.training.data.formats.bin_files import index_of_bin
 from jobs.training.task.task import Mixture
 from jobs.training.task.token_index import DataError, TokenShard
 

@@ -26,7 +26,7 @@ def ours() -> list[threading.Thread]:
 
 
 def test_results_and_errors_come_to_whoever_asked() -> None:
-    readers: PrefetchPool[int] = PrefetchPool(3)
+    readers: PrefetchPool = PrefetchPool(3)
     futures = [readers.submit(lambda number=number: 60 // number) for number in range(4)]
     assert [future.result(timeout=30) for future in futures[1:]] == [60, 30, 20]
     with pytest.raises(ZeroDivisionError):
@@ -35,7 +35,7 @@ def test_results_and_errors_come_to_whoever_asked() -> None:
 
 def test_what_was_cancelled_is_not_read() -> None:
     may_go, done = threading.Event(), []
-    readers: PrefetchPool[object] = PrefetchPool(1)
+    readers: PrefetchPool = PrefetchPool(1)
     first = readers.submit(lambda: may_go.wait(timeout=30))
     second = readers.submit(lambda: done.append("second"))
     assert second.cancel()
@@ -51,7 +51,7 @@ def test_what_was_cancelled_is_not_read() -> None:
 def test_the_threads_end_with_their_owner() -> None:
     class Owner:
         def __init__(self) -> None:
-            self.readers: PrefetchPool[int] = PrefetchPool(4)
+            self.readers: PrefetchPool = PrefetchPool(4)
             self.future = self.readers.submit(self.read)
 
         def read(self) -> int:

@@ -1,8 +1,9 @@
 """The order of samples: each once per epoch, and nothing but the seed and the position decides."""
 
+import hashlib
 from collections import Counter
 from itertools import chain, pairwise
-from math import factorial
+from math import factorial, isqrt
 from typing import Any, get_args
 
 import pytest
@@ -15,6 +16,7 @@ from jobs.training.task.sample_order import (
     IN_BLOCKS,
     IN_ORDER,
     MOST_DRAWN,
+    MOST_KEPT,
     NEWEST_ORDER,
     ORDERS,
     SampleOrder,
@@ -125,6 +127,38 @@ def test_where_and_how_often_it_was_asked_before_changes_nothing(
     asked = data.draw(st.lists(st.integers(0, 2 * num_samples - 1), max_size=30))
     found = [sample_at(position, num_samples=num_samples, seed=seed) for position in asked]
     assert found == [straight[position] for position in asked]
+
+
+def by_definition(position: int, num_samples: int, seed: int) -> int:
+    """The first order, each hash computed where it is needed: what every run so far has read by."""
+    epoch, index = divmod(position, num_samples)
+    side = isqrt(num_samples - 1) + 1
+    while True:
+        left, right = divmod(index, side)
+        for number in range(4):
+            text = f"{seed}/{epoch}/{number}/{right}"
+            digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+            left, right = right, (left + int.from_bytes(digest, "big")) % side
+        if (index := left * side + right) < num_samples:
+            return index
+
+
+@given(
+    num_samples=st.integers(MOST_DRAWN + 1, 10**13), seed=SEEDS, order=st.sampled_from([1, 2]), data=st.data()
+)
+def test_what_is_kept_of_an_order_changes_none_of_its_samples(
+    num_samples: int, seed: int, order: SampleOrder, data: st.DataObject
+) -> None:
+    places = data.draw(st.lists(st.integers(0, 3 * num_samples - 1), max_size=50))
+    for place in [*places, *places, *range(20)]:
+        found = sample_at(place, num_samples=num_samples, seed=seed, order=order)
+        assert found == by_definition(place, num_samples, seed)
+
+
+@pytest.mark.parametrize("num_samples", [MOST_KEPT**2 - 1, MOST_KEPT**2, MOST_KEPT**2 + 1])
+def test_an_order_too_long_to_be_kept_is_the_same(num_samples: int) -> None:
+    for place in (0, 1, num_samples - 1, num_samples, 2 * num_samples - 1):
+        assert sample_at(place, num_samples=num_samples, seed=3) == by_definition(place, num_samples, 3)
 
 
 def test_the_order_of_a_run_that_was_begun_long_ago_still_holds() -> None:

@@ -17,7 +17,7 @@ import pytest
 from checkpointing.stores.contract import Missing, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
-from jobs.training.data.parquet_tokens import describe
+from jobs.training.data.formats.parquet_tokens import describe
 from jobs.training.data.shard_cache import ShardCache
 from jobs.training.data.shards import Shards
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard

@@ -23,7 +23,7 @@ from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.versions import is_settled
 from jobs.training.data import shard_ledger
-from jobs.training.data.parquet_tokens import describe
+from jobs.training.data.formats.parquet_tokens import describe
 from jobs.training.data.shard_cache import ShardCache
 from jobs.training.data.shard_check import CheckedShards
 from jobs.training.data.shard_ledger import LedgerWriter, ledger_of, merged, read_ledger
