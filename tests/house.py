@@ -91,7 +91,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "orjson": ("reporting.results.result_rows",),
     "pyarrow": (
         "reporting.results.tables", "reporting.recording.parts", "jobs.packing.formats",
-        "jobs.training.data.formats.parquet_tokens",
+        "jobs.training.data.formats.parquet_tokens", "jobs.training.data.formats.mds",
     ),
     "tokenizers": ("jobs.packing.tokenizing",),
     "jinja2": ("jobs.packing.chat.sandbox",),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from checkpointing.stores.contract import Missing, Store
-from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, TokenIndex, TokenShard
+from jobs.training.task.token_index import DECODED, DTYPE_BYTES, TokenIndex, TokenShard
 
 _NUM_READERS = 4
 READ_BYTES = 8 << 20
@@ -50,7 +50,7 @@ def verify(store: Store, index: TokenIndex) -> Verified:
 
 
 def _look(store: Store, width: int, shard: TokenShard) -> _Look:
-    if shard.name.endswith(PARQUET):
+    if shard.name.endswith(DECODED):
         return _Look()
     digest, num_bytes = hashlib.sha256(), 0
     try:

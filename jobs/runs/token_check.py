@@ -1,6 +1,7 @@
 """Finds the data that a run trains on, and checks it against the spec before anything is started."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from jobs.training.data.mixture import whole_weights
 from jobs.training.data.shard_cache import folder_conflict
 from jobs.training.task.task import Mixture, ShardCacheLimits, Tokens, WeightedTokens
 from jobs.training.task.token_index import (
+    DECODED,
     DTYPE_BYTES,
     INDEX,
     MOST_INDEX_BYTES,
@@ -46,7 +48,11 @@ def find_data(spec: RunSpec) -> Data | None:
     data = _mixture(spec) if spec.data.sources else find_tokens(spec)
     if data is None or spec.eval.path is None:
         return data
-    held_out = _tokens_at(spec, spec.eval.path, "eval.path", num_held_out=0)
+    try:
+        held_out = _tokens_at(spec, spec.eval.path, "eval.path", num_held_out=0)
+    except SpecError as error:
+        # Whatever is wrong there is not wrong with what is trained on.
+        raise SpecError([re.sub("^data: ", "eval.path: ", problem) for problem in error.problems]) from None
     if problem := _wrong_held_out(spec, held_out, places_of(data)):
         raise SpecError([f"eval.path: {held_out.url} {problem}"])
     # A cache makes room for what is trained on; these few samples are read in place.
@@ -104,8 +110,8 @@ def _num_held_out(spec: RunSpec) -> int:
 def _wrong_held_out(spec: RunSpec, held_out: Tokens, places: Sequence[Tokens]) -> str | None:
     num_samples, first, split = held_out.windows.num_samples, places[0], held_out.index.split
     larger = [one.url for one in places if split and _share(one.index) < split.share]
-    if _has_parquet(held_out.index):
-        return "holds Parquet files of ids; expected what `longhaul pack` wrote, or a .bin"
+    if _is_decoded(held_out.index):
+        return "holds Parquet or MDS files of ids; expected what `longhaul pack` wrote, or a .bin"
     if bool(held_out.index.chat) != bool(first.index.chat):
         return f"and {first.url} are not both conversations; expected the same of both"
     if _digest_of(held_out) != _digest_of(first) or held_out.end_id != first.end_id:
@@ -182,12 +188,12 @@ def _mixture(spec: RunSpec) -> Mixture:
 def _with_shares(sources: Sequence[WeightedTokens]) -> tuple[WeightedTokens, ...]:
     """Divides the cache among the sources: Parquet comes first, which has to fit, then each in its order."""
     shares: dict[str, int] = {}
-    for one in sorted(sources, key=lambda one: not _has_parquet(one.tokens.index)):
+    for one in sorted(sources, key=lambda one: not _is_decoded(one.tokens.index)):
         if cache := one.tokens.cache:
             room = cache.limit_bytes - sum(shares.values())
             needed = one.tokens.index.num_tokens * DTYPE_BYTES[one.tokens.index.dtype]
             shares[one.name] = min(needed, room)
-            if _has_parquet(one.tokens.index) and shares[one.name] < needed:
+            if _is_decoded(one.tokens.index) and shares[one.name] < needed:
                 raise SpecError(
                     [
                         f"data.sources: {one.name}: its Parquet files take {needed / 2**30:.2f} GiB as "
@@ -318,8 +324,7 @@ def _check_room(spec: RunSpec, num_samples: int, found: str) -> None:
 def _index(store: Store) -> TokenIndex:
     where = f"data: {store.url}/{INDEX}"
     try:
-        index = from_json(get_bounded(store, INDEX, most_bytes=MOST_INDEX_BYTES), where)
-        _check_raw(index, where)
+        index = _index_in(get_bounded(store, INDEX, most_bytes=MOST_INDEX_BYTES), store, where)
     except TooLarge as error:
         raise DataError(f"{where}: {error}; pack the data again") from None
     except Missing:
@@ -329,8 +334,20 @@ def _index(store: Store) -> TokenIndex:
     return index
 
 
+def _index_in(data: bytes, store: Store, where: str) -> TokenIndex:
+    """What an ``index.json`` tells: ours, or that of MDS shards."""
+    if b'"mds"' in data:
+        from jobs.training.data.formats.mds import index_of_mds
+
+        if index := index_of_mds(store, data, where):
+            return index
+    index = from_json(data, where)
+    _check_raw(index, where)
+    return index
+
+
 def _check_raw(index: TokenIndex, where: str) -> None:
-    named = [shard.name for shard in index.shards if shard.name.lower().endswith(PARQUET)]
+    named = [shard.name for shard in index.shards if shard.name.lower().endswith(DECODED)]
     if named:
         raise DataError(
             f"{where}: names {named[0]}, expected .bin files, which are nothing but ids; Parquet files are "
@@ -364,8 +381,8 @@ def _is_parquet(name: str) -> bool:
     return name.lower().endswith(PARQUET) and not is_hidden
 
 
-def _has_parquet(index: TokenIndex) -> bool:
-    return any(shard.name.endswith(PARQUET) for shard in index.shards)
+def _is_decoded(index: TokenIndex) -> bool:
+    return any(shard.name.endswith(DECODED) for shard in index.shards)
 
 
 def _cache_limits(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
@@ -373,7 +390,7 @@ def _cache_limits(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
     decoded in.
     """
     local = spec.data.local
-    if local.dir is None and not _has_parquet(index):
+    if local.dir is None and not _is_decoded(index):
         return None
     folder, saves = local.dir or gettempdir(), spec.checkpoint.local.dir
     if saves is not None and (problem := folder_conflict(folder, saves)):
@@ -462,8 +479,8 @@ def _look(store: Store, versions: TellsVersions, shard: TokenShard, width: int) 
         num_bytes, version = versions.look(shard.name)
     except Missing:
         return _Look(problem=f"{where} is not there, but in the index")
-    # Parquet's footer was read, and it is at the end of the file.
-    if num_bytes == expected or shard.name.endswith(PARQUET):
+    # Of Parquet the footer was read, at the file's end; an MDS index tells the size.
+    if num_bytes == expected or shard.name.endswith(DECODED):
         return _Look(version=version)
     differs = "longer" if num_bytes > expected else "shorter"
     return _Look(problem=f"{where} is {differs} than the {shard.num_tokens:,} tokens in its index")

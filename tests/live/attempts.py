@@ -170,6 +170,9 @@ def _reading_as(wanted: Wanted) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "read", slowly)
         patch.setattr(CheckedShards, "get_range", never_if_late)
+        if wanted.read_s or wanted.late:
+            # As if no shard were near.
+            patch.setattr(CheckedShards, "fill", lambda *_: False)
         yield
 
 

@@ -39,7 +39,7 @@ from jobs.training.data.copy_seals import Seal, break_seal, digest_of, is_seal, 
 from jobs.training.data.kept_files import MOST_OPEN, KeptFiles, Piece
 from jobs.training.data.shard_check import WAITED_FOR_BYTES, other_bytes
 from jobs.training.data.shards import Copyable, Vouching
-from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, TokenIndex, TokenShard
+from jobs.training.task.token_index import DECODED, DTYPE_BYTES, DataError, TokenIndex, TokenShard
 
 _READ_BYTES = 8 * 2**20
 _OURS = "longhaul-tokens-"
@@ -128,7 +128,7 @@ class ShardCache:
         self.confirm()
         if (count := self._read_copy(name, start, into)) is not None:
             return count
-        if not name.endswith(PARQUET):
+        if not name.endswith(DECODED):
             return self._store.get_range(name, start, into)
         if name not in self.fitting:
             raise DataError(
@@ -319,12 +319,12 @@ class ShardCache:
             write_all(file, memoryview(data))
         os.fsync(file.fileno())
         found = digest.hexdigest()
-        # A Parquet shard's digest is its footer's, which ``ids_of`` compares.
-        is_parquet = shard.name.endswith(PARQUET)
-        if not is_parquet and shard.sha256 not in (None, found):
+        # That of a decoded shard is no digest of its bytes; ``ids_of`` compares it.
+        is_decoded = shard.name.endswith(DECODED)
+        if not is_decoded and shard.sha256 not in (None, found):
             raise DataError(other_bytes(f"{self.url}/{shard.name}", found, shard.sha256))
         if file.tell() != self._num_bytes[shard.name]:
-            owner = "footer" if is_parquet else "index"
+            owner = "head" if is_decoded else "index"
             raise DataError(
                 f"data: {self.url}/{shard.name}: its bytes are not those that its {owner} names: they are "
                 f"{file.tell():,} bytes of ids, expected {self._num_bytes[shard.name]:,}; copy it again, or "
@@ -333,8 +333,8 @@ class ShardCache:
         return found
 
     def _bytes_of(self, shard: TokenShard) -> Iterator[bytes | memoryview]:
-        if shard.name.endswith(PARQUET):
-            from jobs.training.data.formats.parquet_tokens import ids_of
+        if shard.name.endswith(DECODED):
+            from jobs.training.data.formats.decoding import ids_of
 
             yield from ids_of(self._store, shard)
             return

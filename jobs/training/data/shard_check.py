@@ -23,7 +23,7 @@ from checkpointing.stores.contract import Missing, Store, StoreError
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.versions import is_settled, versions_of
 from jobs.training.data.kept_files import MOST_OPEN, KeptFiles, Piece
-from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, KnownShard, TokenIndex
+from jobs.training.task.token_index import DECODED, DTYPE_BYTES, DataError, KnownShard, TokenIndex
 
 # The first step waits for shares up to this size: seconds from a disk, half a minute from a store.
 WAITED_FOR_BYTES = 2**30
@@ -145,7 +145,7 @@ class _Digests:
         self._lock = threading.Lock()
         width = DTYPE_BYTES[index.dtype]
         named = [shard.name for shard in index.shards]
-        raw = [shard for shard in index.shards if not shard.name.endswith(PARQUET)]
+        raw = [shard for shard in index.shards if not shard.name.endswith(DECODED)]
         self.num_bytes = {shard.name: shard.num_tokens * width for shard in raw}
         self._named = {shard.name: shard.sha256 for shard in raw if shard.sha256}
         self._expected = {shard.name: shard.sha256 for shard in known} | self._named

@@ -23,6 +23,10 @@ from checkpointing.stores.contract import is_name
 INDEX = "index.json"
 # The end of the names of Parquet files of ids, which are shards too.
 PARQUET = ".parquet"
+# Those of MDS shards: as they are, and compressed.
+MDS = (".mds", ".mds.zstd")
+# Shards whose ids are decoded.
+DECODED = (PARQUET, *MDS)
 TokenDtype = Literal["uint16", "uint32"]
 DTYPE_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}
 _FORMAT = "longhaul tokens 1"
@@ -55,8 +59,8 @@ class TokenShard:
 
     @property
     def is_named_by_its_bytes(self) -> bool:
-        """Whether ``sha256`` is that of the file. A Parquet file's is its footer's."""
-        return self.sha256 is not None and not self.name.endswith(PARQUET)
+        """Whether ``sha256`` is that of the file. That of a Parquet file is its footer's."""
+        return self.sha256 is not None and not self.name.endswith(DECODED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

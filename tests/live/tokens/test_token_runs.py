@@ -185,6 +185,22 @@ def test_documents_that_were_held_out_are_evaluated_on_also_after_a_resume_and_m
     assert str(tokens) in changed.stderr
 
 
+def test_mds_shards_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: Path) -> None:
+    """What MosaicML Streaming wrote, compressed."""
+    made, shards = Path(__file__).parents[2] / "fixtures/mds/arrays", tmp_path / "shards"
+    lengths = (33, 300, 12, 255, 256)
+    ids = [(7 * number + 3 * at) % 500 for number, count in enumerate(lengths) for at in range(count)]
+    shards.mkdir()
+    write_index(shards, struct.pack(f"<{len(ids)}H", *ids))
+    trained = []
+    for place in (shards, made):
+        spec, store = write_spec(tmp_path, RUN + data(place, "")), tmp_path / f"store-{place.name}"
+        done = run(train_command(spec, store, "--set", "steps=4"))
+        assert done.returncode == 0, done.stderr
+        trained.append(digests_of(newest_manifest(store, "r")))
+    assert trained[0] == trained[1]
+
+
 def test_ids_in_parquet_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: Path) -> None:
     ids = [number * number % 251 for number in range(2000)]
     shards, table = tmp_path / "shards", tmp_path / "table"

@@ -42,6 +42,7 @@ from jobs.reports.prices_file import read_prices
 from jobs.run_progress.status_file import read_status_file
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.sweep_spec import SweepSpec
+from jobs.training.data.formats.mds import ids_of, index_of_mds
 from jobs.training.data.shard_ledger import LedgerWriter, ledger_of, read_ledger
 from jobs.training.models.config_file import read_shape
 from jobs.training.models.hugging_face import tensor_shapes
@@ -73,6 +74,7 @@ from tests.unit.small_generations import cut_of, generation, good, part_of, view
 
 ROOT = Path(__file__).parents[3]
 MAPPING = shipped()
+MDS = ROOT / "tests/fixtures/mds/beside"
 
 
 def in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
@@ -234,6 +236,20 @@ def part() -> bytes:
     return as_json(unseal(encode_part(cut, part_of(cut, 0))))
 
 
+def mds_file(name: str) -> Callable[[bytes, Path], object]:
+    """The bytes as one of the files of a small set that MosaicML Streaming wrote, all of which is read."""
+
+    def put_and_read(data: bytes, _: Path) -> object:
+        store = MemoryStore()
+        for path in MDS.iterdir():
+            store.put(path.name, path.read_bytes())
+        store.put(name, data)
+        index = index_of_mds(store, store.get("index.json"), "index.json")
+        return index and [sum(map(len, ids_of(store, shard))) for shard in index.shards]
+
+    return put_and_read
+
+
 def token_index() -> bytes:
     vocabulary = Vocabulary(tokenizer="bytes", digest="0" * 64, size=257)
     shard = TokenShard(name="shard-00000.bin", num_tokens=10, sha256="0" * 64, largest_id=256)
@@ -352,6 +368,14 @@ PARSERS: Mapping[str, Parser] = {
     "weights": Parser(read=as_weights, refusals=(Unfit,), samples=(header(),)),
     "index": Parser(
         read=lambda data, _: from_json(data, "index.json"), refusals=(DataError,), samples=(token_index(),)
+    ),
+    "mds": Parser(
+        read=mds_file("index.json"), refusals=(DataError,), samples=((MDS / "index.json").read_bytes(),)
+    ),
+    "mds shard": Parser(
+        read=mds_file("shard.00000.mds"),
+        refusals=(DataError,),
+        samples=((MDS / "shard.00000.mds").read_bytes(),),
     ),
     "result": Parser(read=lambda data, _: read_record(data), refusals=(RecordError,), samples=(result(),)),
     "gathered": Parser(

@@ -529,6 +529,12 @@ def test_with_held_out_documents_all_tokens_of_the_training_are_trained_on(place
     assert num_samples(spec_for(place), own) == 7
 
 
+def test_what_is_wrong_with_what_is_evaluated_on_is_told_of_its_key(place: Path) -> None:
+    write_side(place, range(41), None)
+    with pytest.raises(SpecError, match=r"^eval\.path: .*nowhere/index\.json is not there"):
+        find_data(spec_for(place, f"eval.path={place}/nowhere"))
+
+
 @pytest.mark.parametrize(
     ("split", "ids", "more", "says"),
     [

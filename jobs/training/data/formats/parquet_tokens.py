@@ -13,12 +13,12 @@ import pyarrow
 import pyarrow.parquet
 
 from checkpointing.stores.contract import Missing
+from jobs.training.data.formats.stored_file import READ_BYTES, StoredFile
 from jobs.training.data.shards import Copyable
 from jobs.training.task.token_index import DataError, TokenShard
 
 # The names that tools which make such files use for the column.
 _COLUMNS = ("input_ids", "ids", "tokens")
-_READ_BYTES = 2**20
 
 
 def describe(store: Copyable, name: str) -> TokenShard:
@@ -93,7 +93,7 @@ def _flat(chunk: Any, where: str) -> Any:
 def _opened(store: Copyable, name: str) -> Iterator[tuple[Any, str]]:
     where = f"data: {store.url}/{name}"
     try:
-        buffered = io.BufferedReader(_StoredFile(store, name), _READ_BYTES)
+        buffered = io.BufferedReader(StoredFile(store, name), READ_BYTES)
         with pyarrow.parquet.ParquetFile(buffered, page_checksum_verification=True) as file:
             yield file, where
     except Missing:
@@ -102,27 +102,3 @@ def _opened(store: Copyable, name: str) -> Iterator[tuple[Any, str]]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # A system error. Arrow raises OSError for bad contents too, but without an errno.
         raise DataError(f"{where}: is no whole Parquet file ({str(error).partition(chr(10))[0]})") from None
-
-
-class _StoredFile(io.RawIOBase):
-    """An object in a store as a file with random access."""
-
-    def __init__(self, store: Copyable, name: str) -> None:
-        self._store, self._name = store, name
-        self._offset = 0
-        self._size = store.size(name)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
-        return self._offset
-
-    def readinto(self, buffer: Any) -> int:
-        num_bytes = self._store.get_range(self._name, self._offset, memoryview(buffer).cast("B"))
-        self._offset += num_bytes
-        return num_bytes
