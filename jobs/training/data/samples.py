@@ -70,10 +70,12 @@ class Samples:
         self._are_chat = first is not None and first.index.chat is not None
         self._end_id = first.end_id if first else None
         _check_folders(task)
-        read = [_token_source(task, tokens, context) for tokens in task.places]
+        # One thread for all sources, whose memory and caches stay warm.
+        near_reader = PrefetchPool(1)
+        read = [_token_source(task, tokens, context, near_reader) for tokens in task.places]
         self._mixed = MixedSource(task.mixture, read, stretches) if task.mixture else None
         source: SampleSource = self._mixed or (read[0] if read else SyntheticSource(task))
-        held_out = task.held_out and _token_source(task, task.held_out, context)
+        held_out = task.held_out and _token_source(task, task.held_out, context, near_reader)
         self._known: dict[int, list[int]] = {}
         self._source = BesideHeldOut(source, task.num_samples, held_out) if held_out else source
 
@@ -209,7 +211,13 @@ class TokenSource:
     """Reads expected samples while the step before is computed. Ids are checked when they are read."""
 
     def __init__(
-        self, tokens: Tokens, vocab_size: int, sources: Sequence[Source], *, num_readers: int = _NUM_READERS
+        self,
+        tokens: Tokens,
+        vocab_size: int,
+        sources: Sequence[Source],
+        *,
+        near_reader: PrefetchPool,
+        num_readers: int = _NUM_READERS,
     ) -> None:
         self._sources = sources
         self._shards = Shards(self._sources[0], tokens.index)
@@ -217,8 +225,7 @@ class TokenSource:
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
         self._id_mask = ID_MASK if tokens.index.chat else ALL_BITS
-        # One thread, whose memory and caches stay warm.
-        self._near_reader = PrefetchPool(1)
+        self._near_reader = near_reader
         self._readers = PrefetchPool(num_readers)
         # Of each expected sample the batch that it is read in, and its place in that.
         self._ahead: dict[int, tuple[Future[_Batch], int]] = {}
@@ -328,14 +335,16 @@ def _cache_of(
     )
 
 
-def _token_source(task: Task, tokens: Tokens, context: Context) -> TokenSource:
+def _token_source(task: Task, tokens: Tokens, context: Context, near_reader: PrefetchPool) -> TokenSource:
     ledger = tokens.ledger and LedgerWriter(
         task.open_store(), tokens.ledger, term=task.term, rank=context.rank
     )
     num_sources = len(task.places) + bool(task.held_out)
     sources = _open_sources(task, tokens, context, ledger or None, num_sources=num_sources)
     num_readers = max(_FEWEST_READERS, _NUM_READERS // num_sources)
-    return TokenSource(tokens, task.recipe.model.vocab_size, sources, num_readers=num_readers)
+    return TokenSource(
+        tokens, task.recipe.model.vocab_size, sources, near_reader=near_reader, num_readers=num_readers
+    )
 
 
 def _open_sources(

@@ -324,7 +324,7 @@ class ShardCache:
         if not is_decoded and shard.sha256 not in (None, found):
             raise DataError(other_bytes(f"{self.url}/{shard.name}", found, shard.sha256))
         if file.tell() != self._num_bytes[shard.name]:
-            owner = "head" if is_decoded else "index"
+            owner = "footer" if is_decoded else "index"
             raise DataError(
                 f"data: {self.url}/{shard.name}: its bytes are not those that its {owner} names: they are "
                 f"{file.tell():,} bytes of ids, expected {self._num_bytes[shard.name]:,}; copy it again, or "

@@ -167,8 +167,8 @@ def test_readers_of_many_sources_are_not_more_than_they_need_be(tmp_path: Path) 
     many = mixture_of({f"source {number}": 1 for number in range(9)}, tmp_path)
     before = threading.active_count()
     [samples] = mixed(replace(WORLDS[0], micro_batch=2), many)
-    # Two that read and one that compares, of each.
-    assert threading.active_count() - before <= 9 * 3
+    # Two that read and one that compares, of each; and one for what is near.
+    assert threading.active_count() - before <= 9 * 3 + 1
     assert samples.wait(0, 60.0)
 
 

@@ -9,4 +9,4 @@ from jobs.training.task.token_index import MDS, TokenShard
 
 def ids_of(store: Copyable, shard: TokenShard) -> Iterator[bytes]:
     """All ids as little-endian uint32, in pieces."""
-    return (mds if shard.name.endswith(MDS) else parquet_tokens).ids_of(store, shard)
+    return mds.ids_of(store, shard) if shard.name.endswith(MDS) else parquet_tokens.ids_of(store, shard)
