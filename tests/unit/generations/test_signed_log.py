@@ -11,7 +11,7 @@ from checkpointing.generations.audit import audit_log
 from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
 from checkpointing.log.history import Commit, Lease, Pin, Stop, after
 from checkpointing.log.log import Log
-from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError, store_key
+from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError, StoreKeyFileError, store_key
 from checkpointing.log.trust import slot_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
@@ -251,7 +251,7 @@ def test_a_file_that_is_no_key_or_badly_kept_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, mode: int, says: str
 ) -> None:
     new_key(tmp_path / "key", monkeypatch, data, mode)
-    with pytest.raises(StoreKeyError) as error:
+    with pytest.raises(StoreKeyFileError) as error:
         Log(MemoryStore(), RUN)
     assert says in str(error.value) and "make one with" in str(error.value)
     assert "kkkk" not in str(error.value) and "\n" not in str(error.value)
@@ -261,7 +261,7 @@ def test_a_file_that_is_missing_or_none_is_refused(tmp_path: Path, monkeypatch: 
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "gone", tmp_path, tmp_path / "pipe"):
         monkeypatch.setenv(VARIABLE, str(path))
-        with pytest.raises(StoreKeyError, match=r"is no file|No such|Is a directory") as error:
+        with pytest.raises(StoreKeyFileError, match=r"is no file|No such|Is a directory") as error:
             store_key()
         assert "make one with" in str(error.value)
 
@@ -269,5 +269,5 @@ def test_a_file_that_is_missing_or_none_is_refused(tmp_path: Path, monkeypatch: 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
 def test_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(new_key(tmp_path / "key", monkeypatch, b"k" * 32), 65534, 65534)
-    with pytest.raises(StoreKeyError, match="owner 65534"):
+    with pytest.raises(StoreKeyFileError, match="owner 65534"):
         store_key()
