@@ -1,6 +1,6 @@
 """``python -m tests.security [TREE] [NAME...]``: runs the attacks on a tree, each in a process of its own.
 
-Exit codes: 0 it held; 1 one got in; 3 none got in, and some could not be tried here.
+Exit codes: 0 it held; 1 one got in; 2 wrong usage; 3 none got in, and some could not be tried here.
 """
 
 import importlib
@@ -52,5 +52,6 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     tree = Path(words.pop(0) if words and words[0] not in ATTACKS else ".").resolve()
     if not (tree / "jobs/cli").is_dir() or (unknown := set(words) - set(ATTACKS)):
-        sys.exit(f"expected a checkout and names of attacks: {', '.join(ATTACKS)}")
+        print(f"expected a checkout and names of attacks: {', '.join(ATTACKS)}", file=sys.stderr)
+        sys.exit(2)
     sys.exit(main(tree, words))
