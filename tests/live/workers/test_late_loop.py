@@ -137,6 +137,13 @@ def test_records_and_saves_are_those_of_a_device_that_is_never_late(tmp_path: Pa
         assert told(tmp_path / str(seed), LateDevice(seed), 5) == prompt
 
 
+def test_a_run_that_is_resumed_on_a_late_device_ends_as_one_that_never_stopped(tmp_path: Path) -> None:
+    records, saved = told(tmp_path / "whole", Prompt(0), 6)
+    for seed in range(2):
+        told(tmp_path / str(seed), LateDevice(seed), 3)
+        assert told(tmp_path / str(seed), LateDevice(seed + 2), 6) == (records, saved)
+
+
 def test_a_loss_that_is_no_number_ends_the_run_two_steps_later_and_is_named(tmp_path: Path) -> None:
     late = LateDevice(0)
     with running_on(late, Poison(step=2)), pytest.raises(InvalidLoss) as caught:
