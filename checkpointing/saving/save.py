@@ -29,10 +29,16 @@ class Mailbox(Protocol):
 
 
 class SaveMemory(Protocol):
-    """Memory that holds one rank's file."""
+    """Memory that holds one rank's file. ``data`` waits for what is still being copied into it.
+
+    ``waited_s``: how long the training has waited for that since the cut.
+    """
 
     @property
     def data(self) -> memoryview: ...
+
+    @property
+    def waited_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

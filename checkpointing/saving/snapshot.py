@@ -1,4 +1,4 @@
-"""Copies live training state into a warm arena, in one pass.
+"""Copies live training state into a warm arena, in one pass, or in the background while nothing changes it.
 
 An arena is a rank's checkpoint file in memory, byte for byte: a safetensors header, built once, then every
 piece. The whole arena is touched when it is made, because writing memory for the first time costs ten times
@@ -7,12 +7,16 @@ as much as a copy.
 
 import json
 import mmap
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing.format.manifest import Shard, TensorInfo
@@ -30,6 +34,7 @@ _DTYPES = {
     torch.int8: "I8",
     torch.bool: "BOOL",
 }
+_Bytes = NDArray[numpy.uint8]
 # The types of tensors that can be saved.
 DTYPES: Mapping[str, torch.dtype] = {name: dtype for dtype, name in _DTYPES.items()}
 # The data begins at a multiple of a page, so that elements of every size are aligned.
@@ -102,6 +107,7 @@ class Arena:
     """Memory for one rank's file, reused for pieces of the same layout."""
 
     def __init__(self, pieces: Sequence[Piece], layout: Layout) -> None:
+        self._copying: _Copying | None = None
         self._device = _device_of(pieces)
         self._memory = host_memory(layout.num_bytes, self._device)
         self._memory[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
@@ -109,13 +115,86 @@ class Arena:
             _slot(self._memory, piece, shard.offset)
             for piece, shard in zip(pieces, layout.shards, strict=True)
         ]
-        self.data = self._memory.numpy().data
+        self._data = self._memory.numpy().data
+
+    @property
+    def data(self) -> memoryview:
+        """The file, once all of it is copied. Raises if it could not be."""
+        if self._copying:
+            self._copying.finish()
+        return self._data
+
+    @property
+    def waited_s(self) -> float:
+        """How long ``settle`` has waited for the newest copy."""
+        return self._copying.waited_s if self._copying else 0.0
 
     @torch.no_grad()
     def take(self, pieces: Sequence[Piece]) -> None:
         """Copies all pieces; what the training does afterwards changes nothing in the arena."""
+        self._copying = None
         torch._foreach_copy_(self._slots, [piece.values for piece in pieces], non_blocking=True)
         _wait_for(self._device)
+
+    def begin(self, pieces: Sequence[Piece]) -> None:
+        """Begins to copy all pieces, and returns at once: none of them may change before ``settle``."""
+        self._copying = _Copying(self._slots, pieces, self._device)
+
+    def settle(self) -> None:
+        """Returns once the pieces may change. Those on a device may, for what is launched from now on."""
+        if self._copying:
+            self._copying.settle()
+
+
+class _Copying:
+    """A copy on its way: a thread copies what is on the host, a stream of its own what is on the device."""
+
+    def __init__(self, slots: Sequence[Tensor], pieces: Sequence[Piece], device: torch.device) -> None:
+        self.waited_s = 0.0
+        self._device = device
+        self._problem: BaseException | None = None
+        pairs = [(slot, piece.values.detach()) for slot, piece in zip(slots, pieces, strict=True)]
+        there = [(slot, values) for slot, values in pairs if not _is_on_host(values)]
+        here = [(_bytes_of(slot), _bytes_of(values)) for slot, values in pairs if _is_on_host(values)]
+        self._landed = _launched(there, device) if there else None
+        self._thread = threading.Thread(target=self._copy, args=(here,), name="copy", daemon=True)
+        self._thread.start()
+
+    def settle(self) -> None:
+        started = time.perf_counter()
+        self._thread.join()
+        if self._landed:
+            torch.accelerator.current_stream(self._device).wait_event(self._landed)
+        self.waited_s += time.perf_counter() - started
+
+    def finish(self) -> None:
+        self._thread.join()
+        if self._landed:
+            self._landed.synchronize()
+        if self._problem:
+            raise RuntimeError(f"the copy of this rank's state failed: {self._problem}") from self._problem
+
+    def _copy(self, pairs: Sequence[tuple[_Bytes, _Bytes]]) -> None:
+        try:
+            for target, source in pairs:
+                # torch would take threads away from the step that is computed meanwhile.
+                numpy.copyto(target, source)
+        except BaseException as error:
+            self._problem = error
+
+
+@torch.no_grad()
+def _launched(pairs: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> torch.Event:
+    """Copies behind what the training has launched so far, beside what it launches next."""
+    stream = torch.Stream(device)
+    stream.wait_stream(torch.accelerator.current_stream(device))
+    with stream:
+        torch._foreach_copy_([slot for slot, _ in pairs], [values for _, values in pairs], non_blocking=True)
+    return stream.record_event()
+
+
+def _bytes_of(values: Tensor) -> _Bytes:
+    return values.view(torch.uint8).numpy()
 
 
 class Landing:
@@ -195,7 +274,11 @@ def _slot(memory: Tensor, piece: Piece, offset: int) -> Tensor:
 
 
 def _is_on_device(piece: Piece) -> bool:
-    return piece.values.device.type != "cpu"
+    return not _is_on_host(piece.values)
+
+
+def _is_on_host(values: Tensor) -> bool:
+    return values.device.type == "cpu"
 
 
 def _device_of(pieces: Sequence[Piece]) -> torch.device:

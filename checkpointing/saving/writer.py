@@ -140,7 +140,7 @@ class Writer:
             generation=save.cut.generation,
             place=place,
             num_bytes=save.part.num_bytes,
-            blocked_s=save.blocked_s,
+            blocked_s=save.blocked_s + save.room.waited_s,
             took_s=time.perf_counter() - started,
             problem=problem,
             finding=finding,

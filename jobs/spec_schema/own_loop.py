@@ -2,6 +2,8 @@
 
 from typing import Any, ClassVar, Self
 
+from pydantic import model_validator
+
 from jobs.spec_schema.file import RUNS, SWEEPS, Every, Name, SpecFile, SpecKind
 from jobs.spec_schema.run_checkpoints import Checkpoint
 
@@ -16,6 +18,15 @@ class OwnLoop(SpecFile):
     name: Name
     checkpoint: Checkpoint = Checkpoint()
     tokens_per_step: Every = 0
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.checkpoint.copy == "lazy":
+            raise ValueError(
+                "checkpoint.copy: lazy is for longhaul train, which knows what changes the state and when; "
+                "leave it out"
+            )
+        return self
 
     @classmethod
     def of_arguments(cls, **arguments: Any) -> Self:

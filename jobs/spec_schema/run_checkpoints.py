@@ -1,7 +1,7 @@
 """The sections about what is kept of a run: its checkpoints and its records."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -28,16 +28,21 @@ class StorePlace(Strict):
     every: Every = 1
 
 
-class Checkpoint(Strict):
-    """When, where and how checkpoints are saved. ``every_steps`` replaces ``every_s``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """When, where and how checkpoints are saved. ``every_steps`` replaces ``every_s``.
+
+    No ``Strict``: pydantic's models have a ``copy`` of their own.
+    """
 
     every_s: Span | None = 60.0
     every_steps: Count | None = None
     on_busy: Literal["skip", "wait"] = "skip"
     deadline_s: Span = 600.0
-    local: LocalTierSettings = LocalTierSettings()
-    store: StorePlace = StorePlace()
-    retention: Retention = Retention()
+    copy: Literal["blocking", "lazy"] = "blocking"
+    local: LocalTierSettings = field(default_factory=LocalTierSettings)
+    store: StorePlace = field(default_factory=StorePlace)
+    retention: Retention = field(default_factory=Retention)
 
     def saving(self) -> Saving:
         return Saving(
@@ -53,6 +58,7 @@ class Checkpoint(Strict):
             disk_keep=self.local.keep,
             disk_max_bytes=self.local.max_bytes,
             deadline_s=self.deadline_s,
+            copies_lazily=self.copy == "lazy",
         )
 
     def wanted(self) -> Wanted:

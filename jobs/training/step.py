@@ -1,6 +1,6 @@
 """One optimizer step: the only thing that is timed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,8 +9,15 @@ from jobs.training.data.synthetic import Batch
 from jobs.training.strategies.contract import Engine
 
 
-def train_step(engine: Engine, batches: Sequence[Batch], weight: float = 1.0) -> Tensor:
+def train_step(
+    engine: Engine,
+    batches: Sequence[Batch],
+    weight: float = 1.0,
+    before_update: Callable[[], None] = lambda: None,
+) -> Tensor:
     """Does forward and backward of each micro-batch, then the update; returns this rank's mean loss.
+
+    Only the update changes weights and moments.
 
     Each loss is multiplied by ``weight``, which is not 1 where not all tokens are trained on.
 
@@ -20,5 +27,6 @@ def train_step(engine: Engine, batches: Sequence[Batch], weight: float = 1.0) ->
         engine.accumulate(*batch, last=number == len(batches), weight=weight)
         for number, batch in enumerate(batches, start=1)
     ]
+    before_update()
     engine.update()
     return torch.stack(losses).mean()

@@ -88,6 +88,7 @@ class Wanted:
     diary: Path | None = None
     retention: Retention = field(default_factory=Retention)
     deadline_s: float = 60.0
+    copies_lazily: bool = False
     device: torch.device = CPU
     vendor: Vendor = "cpu"
 
@@ -256,6 +257,7 @@ def _task(wanted: Wanted, context: Context) -> Task:
             disk=str(wanted.disk) if wanted.disk else None,
             disk_keep=2,
             deadline_s=wanted.deadline_s,
+            copies_lazily=wanted.copies_lazily,
         ),
         term=term,
         attempt=attempt_word,

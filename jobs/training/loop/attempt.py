@@ -214,7 +214,8 @@ class _Attempt:
             self._marking(point.step),
             keeping_row_losses() if self._samples.sources else nullcontext() as of_rows,
         ):
-            loss, norm = train_step(self._engine, batches, weight), self._engine.grad_norm
+            loss = train_step(self._engine, batches, weight, self._settle_save)
+            norm = self._engine.grad_norm
         done = StepDone(
             step=point.step,
             samples=(first, point.position),
@@ -225,6 +226,13 @@ class _Attempt:
         self._loss_guard.check_last_step()
         self._loss_guard.add(done)
         return done
+
+    def _settle_save(self) -> None:
+        """Waits until the state of the last save may change."""
+        if self._saver and self._saver.is_copying:
+            self._record.phase("save")
+            self._saver.settle()
+            self._record.phase("productive")
 
     @contextmanager
     def _marking(self, step: int) -> Iterator[None]:

@@ -1,4 +1,7 @@
-"""Saves a rank's state: the training thread copies it at a step boundary, other threads do the rest."""
+"""Saves a rank's state: it is copied at a step boundary, or from there on until the next update.
+
+Other threads do the rest.
+"""
 
 import os
 import time
@@ -64,6 +67,7 @@ class Saver:
         self._pieces = state.pieces() + self._random.pieces()
         self._layout = layout(self._pieces)
         self._arenas = self._new_arenas()
+        self._unsettled: Arena | None = None
         attempt = SavingAttempt(
             rank=context.rank,
             term=saved.term,
@@ -147,9 +151,12 @@ class Saver:
     def cut(self, point: StepPoint, order: Order) -> None:
         """Copies this rank's whole state at a step boundary and hands it to the writer. Every rank calls it.
 
+        Where copies are ``lazy`` it only begins to: call ``settle`` before the state changes.
+
         Waits for free memory up to ``deadline_s`` if the order says so, else not at all. Without free memory
         the save is skipped, and the other ranks' shares of it are dropped.
         """
+        self.settle()
         self._number += 1
         timeout_s = self._saving.deadline_s if order.must_wait else 0.0
         started = time.perf_counter()
@@ -161,7 +168,11 @@ class Saver:
             return
         assert isinstance(arena, Arena)
         self._random.capture()
-        arena.take(self._pieces)
+        if self._saving.copies_lazily:
+            arena.begin(self._pieces)
+            self._unsettled = arena
+        else:
+            arena.take(self._pieces)
         blocked_s = time.perf_counter() - started
         self._writer.hand_over(
             Save(
@@ -173,6 +184,16 @@ class Saver:
                 blocked_s=blocked_s,
             )
         )
+
+    @property
+    def is_copying(self) -> bool:
+        return self._unsettled is not None
+
+    def settle(self) -> None:
+        """Returns once the state of the last cut may change."""
+        if self._unsettled:
+            self._unsettled.settle()
+            self._unsettled = None
 
     def wait(self) -> None:
         """Waits for saves on their way, up to three times ``deadline_s``."""

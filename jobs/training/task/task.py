@@ -36,7 +36,7 @@ class Saving:
 
     ``disk`` is the folder on each node for its ranks' newest ``disk_keep`` saves, of at most
     ``disk_max_bytes`` together; None saves to the store alone. A save that takes longer than ``deadline_s``
-    is dropped.
+    is dropped. ``copies_lazily``: see ``Saver.cut``.
     """
 
     cadence: Cadence
@@ -45,6 +45,7 @@ class Saving:
     disk_keep: int
     deadline_s: float
     disk_max_bytes: int | None = None
+    copies_lazily: bool = False
 
     @property
     def ending_s(self) -> float:

@@ -1,8 +1,12 @@
 """Live tensors into memory of our own and back: a cut is a copy, whatever the training does afterwards."""
 
 import json
+import threading
 from pathlib import Path
+from threading import Event
+from typing import Any
 
+import numpy
 import pytest
 import torch
 from safetensors import safe_open
@@ -12,6 +16,7 @@ from checkpointing.format.digests import digests
 from checkpointing.format.loading import GenerationPlace, fill
 from checkpointing.format.manifest import Cut, FilePart, file_name, manifest_of
 from checkpointing.format.reshard import plan
+from checkpointing.saving import snapshot
 from checkpointing.saving.snapshot import Arena, Landing, Layout, Piece, layout
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
@@ -64,6 +69,41 @@ def test_a_cut_is_a_copy_so_training_on_changes_nothing_of_it() -> None:
     assert bytes(arena.data) == before
     arena.take(pieces)
     assert bytes(arena.data) != before
+
+
+def test_a_copy_in_the_background_is_of_the_state_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces, goes_on = pieces_of(), Event()
+    expected, arena = (Arena(pieces, layout(pieces)) for _ in range(2))
+    expected.take(pieces)
+    copyto = numpy.copyto
+
+    def late(target: Any, source: Any) -> None:
+        assert goes_on.wait(30)
+        copyto(target, source)
+
+    monkeypatch.setattr(snapshot.numpy, "copyto", late)
+    arena.begin(pieces)
+    threading.Timer(0.2, goes_on.set).start()
+    arena.settle()
+    for piece in pieces:
+        piece.values.add_(1)
+    assert bytes(arena.data) == bytes(expected.data)
+    assert arena.waited_s > 0
+    arena.take(pieces)
+    assert (bytes(arena.data) != bytes(expected.data), arena.waited_s) == (True, 0.0)
+
+
+def test_a_copy_that_fails_costs_the_save_and_not_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(target: Any, source: Any) -> None:
+        raise MemoryError("no")
+
+    pieces = pieces_of()
+    arena = Arena(pieces, layout(pieces))
+    monkeypatch.setattr(snapshot.numpy, "copyto", fail)
+    arena.begin(pieces)
+    arena.settle()
+    with pytest.raises(RuntimeError, match=r"^the copy of this rank's state failed: no$"):
+        bytes(arena.data)
 
 
 def test_a_file_says_the_same_to_the_tools_of_the_ecosystem(tmp_path: Path) -> None:
