@@ -62,7 +62,8 @@ def _keys_in(section: type) -> Iterator[tuple[str, Key]]:
         return
     types = get_type_hints(section, include_extras=True)
     for each in fields(section):
-        yield each.name, Key(type=types[each.name], default=each.default)
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        yield each.name, Key(type=types[each.name], default=default)
 
 
 def _sections_in(annotation: Any) -> Iterator[type]:
