@@ -6,6 +6,7 @@ Each is used in a process of its own with one rank, since a first save must be a
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +51,9 @@ class Way(Protocol):
     def save(self, step: int) -> None:
         """As long as the training waits for it."""
 
+    def settle(self) -> None:
+        """Until the training may change its state; each step calls it before its update."""
+
     def is_busy(self) -> bool:
         """Whether the save is still on its way to the disk."""
 
@@ -64,10 +68,10 @@ def join_group() -> None:
 class Ours:
     """All that a training does at a save: the saver's cut, its background writer, the disk's folder."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, *, copies_lazily: bool) -> None:
         context = Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
         repository = Repository(MemoryStore(), "bench")
-        saving = _saving(folder)
+        saving = replace(_saving(folder), copies_lazily=copies_lazily)
         task = _task(saving, repository.take_over("a bench"))
         self._notes: list[SaveNote] = []
         self._saver = Saver(
@@ -84,6 +88,9 @@ class Ours:
     def save(self, step: int) -> None:
         point = StepPoint(step=step, position=step, epoch_end=None)
         self._saver.cut(point, Order(to_disk=True, to_store=False, must_wait=True))
+
+    def settle(self) -> None:
+        self._saver.settle()
 
     def is_busy(self) -> bool:
         return self._saver.busy().disk
@@ -110,6 +117,9 @@ class Theirs:
         self._saved.append(self._folder / str(step))
         self._pending = self._begin(self._state, self._saved[-1])
 
+    def settle(self) -> None:
+        """The copy is made by ``save``."""
+
     def is_busy(self) -> bool:
         return self._pending is not None and not self._pending.done()
 
@@ -121,8 +131,8 @@ class Theirs:
 
 
 def way(name: str, engine: Engine, folder: Path) -> Way:
-    if name == "ours":
-        return Ours(engine, folder)
+    if name in ("ours", "lazy"):
+        return Ours(engine, folder, copies_lazily=name == "lazy")
     return Theirs(engine, folder, _tuned() if name == "tuned" else _AS_DOCUMENTED[name])
 
 

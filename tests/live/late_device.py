@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +69,7 @@ class LateEvent:
 
     def record(self) -> None:
         self._at = None
-        self._stream = self._late.stream
+        self.stream = self._late.stream
         self._late.enqueue(self._pass)
 
     def query(self) -> bool:
@@ -77,7 +78,7 @@ class LateEvent:
     def synchronize(self) -> None:
         """Does the work before this event, and as much of other streams as the seed says."""
         is_late = self._at is None
-        self._late.work(lambda: self._at is None, self._stream)
+        self._late.work(lambda: self._at is None, self.stream)
         if threading.get_ident() == self._late.owner:
             self._late.events_waited_for += 1
             self._late.starved += is_late and self._late.num_pending < FEW
@@ -89,6 +90,34 @@ class LateEvent:
 
     def _pass(self) -> None:
         self._at = self._late.now
+
+
+class LateStream:
+    """As torch's: what is launched inside of it takes its place there."""
+
+    def __init__(self, late: LateDevice, number: int) -> None:
+        self._late = late
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._outside = self._late.on_stream(self._number)
+        self._outside.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._outside.__exit__(None, None, None)
+
+    def record_event(self) -> LateEvent:
+        event = LateEvent(self._late)
+        with self._late.on_stream(self._number):
+            event.record()
+        return event
+
+    def wait_event(self, event: LateEvent) -> None:
+        with self._late.on_stream(self._number):
+            self._late.enqueue(lambda: self._late.work_until(event))
+
+    def wait_stream(self, other: LateStream) -> None:
+        self.wait_event(other.record_event())
 
 
 class LateDevice:
@@ -131,6 +160,9 @@ class LateDevice:
         )
         monkeypatch.setitem(door.KINDS, LATE.type, kind)
         monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: self.synchronize())
+        numbers = count(1)
+        monkeypatch.setattr(torch, "Stream", lambda device: LateStream(self, next(numbers)))
+        monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: LateStream(self, self.stream))
         # Optimizers ask it whether their fused kernels are there for this kind of device.
         monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: LATE.type)
 
@@ -176,6 +208,12 @@ class LateDevice:
                     return
                 self.now += 1
                 self._streams[number].popleft()()
+
+    def work_until(self, event: LateEvent) -> None:
+        """Does the work of the event's stream before it, and no other."""
+        while not event.query():
+            self.now += 1
+            self._streams[event.stream].popleft()()
 
     def launch(self, func: Any, args: Any, kwargs: Any) -> Any:
         with self._lock, _disable_current_modes():

@@ -73,6 +73,28 @@ def test_a_cut_has_what_was_computed_before_it_and_nothing_of_what_comes_after(
     assert whole.tolist() == torch.cat(expected).tolist()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_lazy_cut_has_the_same_and_the_training_does_not_wait(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = device(seed, monkeypatch)
+    pieces = pieces_of(late)
+    arena = Arena(pieces, found := layout(pieces))
+    for piece in pieces:
+        piece.values.add_(1)
+    arena.begin(pieces)
+    arena.settle()
+    for piece in pieces:
+        piece.values.mul_(0)
+    assert (late.waits, late.events_waited_for) == (0, 0)
+    saved = bytes(arena.data)
+    late.synchronize()
+    assert bytes(arena.data) == saved
+    whole = torch.frombuffer(arena.data, dtype=torch.float32, offset=len(found.header))
+    expected = [torch.arange(6.0) + 100 * number + 1 for number in (0, 1, 2, -1)]
+    assert whole.tolist() == torch.cat(expected).tolist()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_loaded_is_on_the_device_before_its_memory_goes_back(
     seed: int, monkeypatch: pytest.MonkeyPatch
