@@ -5,6 +5,7 @@ piece. The whole arena is touched when it is made, because writing memory for th
 as much as a copy.
 """
 
+import ctypes
 import json
 import mmap
 import threading
@@ -14,9 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
-import numpy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing.format.manifest import Shard, TensorInfo
@@ -34,7 +33,6 @@ _DTYPES = {
     torch.int8: "I8",
     torch.bool: "BOOL",
 }
-_Bytes = NDArray[numpy.uint8]
 # The types of tensors that can be saved.
 DTYPES: Mapping[str, torch.dtype] = {name: dtype for dtype, name in _DTYPES.items()}
 # The data begins at a multiple of a page, so that elements of every size are aligned.
@@ -155,7 +153,7 @@ class _Copying:
         self._problem: BaseException | None = None
         pairs = [(slot, piece.values.detach()) for slot, piece in zip(slots, pieces, strict=True)]
         there = [(slot, values) for slot, values in pairs if not _is_on_host(values)]
-        here = [(_bytes_of(slot), _bytes_of(values)) for slot, values in pairs if _is_on_host(values)]
+        here = [(slot, values) for slot, values in pairs if _is_on_host(values)]
         self._landed = _launched(there, device) if there else None
         self._thread = threading.Thread(target=self._copy, args=(here,), name="copy", daemon=True)
         self._thread.start()
@@ -174,11 +172,11 @@ class _Copying:
         if self._problem:
             raise RuntimeError(f"the copy of this rank's state failed: {self._problem}") from self._problem
 
-    def _copy(self, pairs: Sequence[tuple[_Bytes, _Bytes]]) -> None:
+    def _copy(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         try:
             for target, source in pairs:
                 # torch would take threads away from the step that is computed meanwhile.
-                numpy.copyto(target, source)
+                ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
         except BaseException as error:
             self._problem = error
 
@@ -191,10 +189,6 @@ def _launched(pairs: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> t
     with stream:
         torch._foreach_copy_([slot for slot, _ in pairs], [values for _, values in pairs], non_blocking=True)
     return stream.record_event()
-
-
-def _bytes_of(values: Tensor) -> _Bytes:
-    return values.view(torch.uint8).numpy()
 
 
 class Landing:

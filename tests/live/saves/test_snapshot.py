@@ -1,12 +1,11 @@
 """Live tensors into memory of our own and back: a cut is a copy, whatever the training does afterwards."""
 
+import ctypes
 import json
 import threading
 from pathlib import Path
 from threading import Event
-from typing import Any
 
-import numpy
 import pytest
 import torch
 from safetensors import safe_open
@@ -75,13 +74,13 @@ def test_a_copy_in_the_background_is_of_the_state_at_its_beginning(monkeypatch: 
     pieces, goes_on = pieces_of(), Event()
     expected, arena = (Arena(pieces, layout(pieces)) for _ in range(2))
     expected.take(pieces)
-    copyto = numpy.copyto
+    copy = ctypes.memmove
 
-    def late(target: Any, source: Any) -> None:
+    def late(*args: int) -> None:
         assert goes_on.wait(30)
-        copyto(target, source)
+        copy(*args)
 
-    monkeypatch.setattr(snapshot.numpy, "copyto", late)
+    monkeypatch.setattr(snapshot.ctypes, "memmove", late)
     arena.begin(pieces)
     threading.Timer(0.2, goes_on.set).start()
     arena.settle()
@@ -94,12 +93,12 @@ def test_a_copy_in_the_background_is_of_the_state_at_its_beginning(monkeypatch: 
 
 
 def test_a_copy_that_fails_costs_the_save_and_not_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(target: Any, source: Any) -> None:
+    def fail(*args: int) -> None:
         raise MemoryError("no")
 
     pieces = pieces_of()
     arena = Arena(pieces, layout(pieces))
-    monkeypatch.setattr(snapshot.numpy, "copyto", fail)
+    monkeypatch.setattr(snapshot.ctypes, "memmove", fail)
     arena.begin(pieces)
     arena.settle()
     with pytest.raises(RuntimeError, match=r"^the copy of this rank's state failed: no$"):
