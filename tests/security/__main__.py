@@ -1,4 +1,4 @@
-"""``python -m tests.security [TREE] [NAME...]``: runs the attacks on a tree, each in a process of its own.
+"""``python -m tests.security [TREE] [NAME...]``: runs the attacks on a tree.
 
 Exit codes: 0 it held; 1 one got in; 2 wrong usage; 3 none got in, and some could not be tried here.
 """
