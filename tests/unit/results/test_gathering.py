@@ -15,6 +15,7 @@ import pytest
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
+from reporting.results import gathering
 from reporting.results.gathering import MOST_RESULT_BYTES, gather
 from reporting.results.imported import file_of
 from reporting.results.rows import Row
@@ -53,6 +54,16 @@ def test_large_results_are_not_in_memory_at_once_however_many_somebody_planted()
     assert len(found.rows) == 2
     assert len(found.unread_results) == 31
     assert found.unread_results[0].reason == "has 50,331,649 bytes, at most 50,331,648 are read"
+
+
+def test_an_import_may_be_larger_than_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in ("MOST_RESULT_BYTES", "_MOST_IN_BATCH_BYTES"):
+        monkeypatch.setattr(gathering, bound, 10)
+    store = store_of(a=result())
+    store.put(*file_of([Row(source="old.csv", imported=True)], "old"))
+    found = gather(store)
+    assert [row.imported for row in found.rows] == [True]
+    assert len(found.unread_results) == 1
 
 
 def described(store: MemoryStore, *runs: str) -> MemoryStore:
