@@ -28,8 +28,8 @@ def attack(tree: Path) -> str:
         own(private, its.user)
         with training(its) as process:
             did = as_stranger(lambda: _plant(common, private))
-            # A raylet that asks her may start nothing.
-            with suppress(NotTried) if _TOKEN in did else nullcontext():
+            # A raylet that was told her port may start nothing.
+            with suppress(NotTried) if did else nullcontext():
                 wait_for_saves(its, process)
             sessions = rays_folders(common)
         if private.read_text(encoding="utf-8") != _MINE:
