@@ -10,10 +10,11 @@ each other at most ``deadline_s``. No collective operation is used.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from checkpointing.errors import Corrupt
+from checkpointing.format.digests import digests
 from checkpointing.format.loading import verify
 from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.format.records import Table
@@ -44,6 +45,12 @@ class SavingAttempt:
     deadline_s: float
     retention: Retention = field(default_factory=Retention)
     table: Table | None = None
+
+
+def with_digests(save: Save) -> Save:
+    if save.part.chunks:
+        return save
+    return replace(save, part=replace(save.part, chunks=digests(save.room.data)))
 
 
 class Publisher:
@@ -85,7 +92,7 @@ class Publisher:
             self._inbox.skip(cut)
 
     def _publish(self, save: Save, release: Callable[[], None]) -> str | None:
-        self._upload(save)
+        save = self._upload(save)
         release()
         self._post(save.cut, WRITTEN, encode_receipt(save.cut, save.part, self._attempt.table))
         if self._attempt.rank == 0:
@@ -96,13 +103,15 @@ class Publisher:
             return self._finding.due(self._make_room())
         return None
 
-    def _upload(self, save: Save) -> None:
+    def _upload(self, save: Save) -> Save:
         try:
+            save = with_digests(save)
             self._repository.put_file(save.cut.generation, save.part.file, save.room.data)
-        except StoreError as error:
+        except BaseException as error:  # also the copy that failed, and a library's panic
             # Without this post, rank 0 would wait until the deadline.
-            self._post(save.cut, WRITTEN, _FAILED + str(error).encode())
+            self._post(save.cut, WRITTEN, _FAILED + (str(error) or type(error).__name__).encode())
             raise
+        return save
 
     def _commit(self, cut: Cut) -> None:
         receipts = [self._receipt_of(cut, rank) for rank in range(cut.world_size)]

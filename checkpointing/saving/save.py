@@ -29,21 +29,20 @@ class Mailbox(Protocol):
 
 
 class SaveMemory(Protocol):
-    """Memory that holds one rank's file. ``data`` waits for what is still being copied into it.
-
-    ``waited_s``: how long the training has waited for that since the cut.
+    """Memory that holds one rank's file. ``data`` waits for what is still being copied into it, and raises
+    if that failed.
     """
 
     @property
     def data(self) -> memoryview: ...
 
-    @property
-    def waited_s(self) -> float: ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """One rank's share of a cut. ``part`` has no digests until they are computed in the background."""
+    """One rank's share of a cut. ``part`` has no digests until they are computed in the background.
+
+    ``waited_s`` tells how long the training has waited since the cut for what was still being copied.
+    """
 
     cut: Cut
     part: FilePart
@@ -51,6 +50,7 @@ class Save:
     to_disk: bool
     to_store: bool
     blocked_s: float
+    waited_s: Callable[[], float] = lambda: 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

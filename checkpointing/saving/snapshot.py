@@ -105,7 +105,7 @@ class Arena:
     """Memory for one rank's file, reused for pieces of the same layout."""
 
     def __init__(self, pieces: Sequence[Piece], layout: Layout) -> None:
-        self._copying: _Copying | None = None
+        self._copying: Copying | None = None
         self._device = _device_of(pieces)
         self._memory = host_memory(layout.num_bytes, self._device)
         self._memory[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
@@ -122,11 +122,6 @@ class Arena:
             self._copying.finish()
         return self._data
 
-    @property
-    def waited_s(self) -> float:
-        """How long ``settle`` has waited for the newest copy."""
-        return self._copying.waited_s if self._copying else 0.0
-
     @torch.no_grad()
     def take(self, pieces: Sequence[Piece]) -> None:
         """Copies all pieces; what the training does afterwards changes nothing in the arena."""
@@ -134,41 +129,46 @@ class Arena:
         torch._foreach_copy_(self._slots, [piece.values for piece in pieces], non_blocking=True)
         _wait_for(self._device)
 
-    def begin(self, pieces: Sequence[Piece]) -> None:
+    def begin(self, pieces: Sequence[Piece]) -> "Copying":
         """Begins to copy all pieces, and returns at once: none of them may change before ``settle``."""
-        self._copying = _Copying(self._slots, pieces, self._device)
-
-    def settle(self) -> None:
-        """Returns once the pieces may change. Those on a device may, for what is launched from now on."""
-        if self._copying:
-            self._copying.settle()
+        self._copying = Copying(self._slots, pieces, self._device)
+        return self._copying
 
 
-class _Copying:
-    """A copy on its way: a thread copies what is on the host, a stream of its own what is on the device."""
+class Copying:
+    """A copy on its way: a thread copies what is on the host, a stream of its own what is on the device.
+
+    ``waited_s``: how long ``settle`` has waited.
+    """
 
     def __init__(self, slots: Sequence[Tensor], pieces: Sequence[Piece], device: torch.device) -> None:
         self.waited_s = 0.0
         self._device = device
         self._problem: BaseException | None = None
         pairs = [(slot, piece.values.detach()) for slot, piece in zip(slots, pieces, strict=True)]
-        there = [(slot, values) for slot, values in pairs if not _is_on_host(values)]
+        # Kept until they are copied: what a device frees may be another's memory at once.
+        self._there = there = [(slot, values) for slot, values in pairs if not _is_on_host(values)]
         here = [(slot, values) for slot, values in pairs if _is_on_host(values)]
         self._landed = _launched(there, device) if there else None
-        self._thread = threading.Thread(target=self._copy, args=(here,), name="copy", daemon=True)
-        self._thread.start()
+        self._is_copied = threading.Event()
+        try:
+            threading.Thread(target=self._copy, args=(here,), name="copy", daemon=True).start()
+        except RuntimeError:  # No thread is to be had, which must not end the training.
+            self._copy(here)
 
     def settle(self) -> None:
+        """Returns once the pieces may change. Those on a device may, for what is launched from now on."""
         started = time.perf_counter()
-        self._thread.join()
+        self._is_copied.wait()
         if self._landed:
             torch.accelerator.current_stream(self._device).wait_event(self._landed)
         self.waited_s += time.perf_counter() - started
 
     def finish(self) -> None:
-        self._thread.join()
+        self._is_copied.wait()
         if self._landed:
             self._landed.synchronize()
+        self._there.clear()
         if self._problem:
             raise RuntimeError(f"the copy of this rank's state failed: {self._problem}") from self._problem
 
@@ -179,6 +179,7 @@ class _Copying:
                 ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
         except BaseException as error:
             self._problem = error
+        self._is_copied.set()
 
 
 @torch.no_grad()

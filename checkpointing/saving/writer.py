@@ -9,15 +9,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from queue import SimpleQueue
 from socket import gethostname
 
 from checkpointing.errors import Fenced
-from checkpointing.format.digests import digests
 from checkpointing.saving.findings import HourlyFinding
 from checkpointing.saving.local_tier import LocalTier
-from checkpointing.saving.publisher import Publisher
+from checkpointing.saving.publisher import Publisher, with_digests
 from checkpointing.saving.save import Save, SaveFailed, SaveMemory, SaveNote, Tally, Tell
 from checkpointing.stores.contract import StoreError
 
@@ -127,7 +125,8 @@ class Writer:
         started = time.perf_counter()
         problem = finding = None
         try:
-            save = _with_digests(save)
+            # For the store the publisher computes them: other ranks wait for what becomes of it.
+            save = with_digests(save) if place == "disk" else save
             finding = carry(save)
         except BaseException as error:
             # Whatever a library raises costs this save and not this thread, without which none would ever
@@ -140,7 +139,7 @@ class Writer:
             generation=save.cut.generation,
             place=place,
             num_bytes=save.part.num_bytes,
-            blocked_s=save.blocked_s + save.room.waited_s,
+            blocked_s=save.blocked_s + save.waited_s(),
             took_s=time.perf_counter() - started,
             problem=problem,
             finding=finding,
@@ -151,9 +150,3 @@ class Writer:
             # Nothing else reports this error, and without this thread no save would ever end.
             _log.exception("could not tell of %s", note)
         return save
-
-
-def _with_digests(save: Save) -> Save:
-    if save.part.chunks:
-        return save
-    return replace(save, part=replace(save.part, chunks=digests(save.room.data)))

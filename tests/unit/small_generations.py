@@ -93,7 +93,6 @@ class Memory:
     """A room. ``SaveMemory`` asks for no more."""
 
     data: memoryview
-    waited_s: float = 0.0
 
 
 def room_of(cut: Cut, rank: int) -> SaveMemory:

@@ -21,7 +21,7 @@ from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, n
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.saving.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
-from checkpointing.saving.snapshot import Arena, layout
+from checkpointing.saving.snapshot import Arena, Copying, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
 from jobs.training.ranks.gathering import from_rank_0
@@ -67,7 +67,7 @@ class Saver:
         self._pieces = state.pieces() + self._random.pieces()
         self._layout = layout(self._pieces)
         self._arenas = self._new_arenas()
-        self._unsettled: Arena | None = None
+        self._unsettled: Copying | None = None
         attempt = SavingAttempt(
             rank=context.rank,
             term=saved.term,
@@ -168,9 +168,9 @@ class Saver:
             return
         assert isinstance(arena, Arena)
         self._random.capture()
+        copying: Copying | None = None
         if self._saving.copies_lazily:
-            arena.begin(self._pieces)
-            self._unsettled = arena
+            self._unsettled = copying = arena.begin(self._pieces)
         else:
             arena.take(self._pieces)
         blocked_s = time.perf_counter() - started
@@ -182,6 +182,7 @@ class Saver:
                 to_disk=order.to_disk,
                 to_store=order.to_store,
                 blocked_s=blocked_s,
+                waited_s=lambda: copying.waited_s if copying else 0.0,
             )
         )
 

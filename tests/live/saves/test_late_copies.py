@@ -82,8 +82,7 @@ def test_a_lazy_cut_has_the_same_and_the_training_does_not_wait(
     arena = Arena(pieces, found := layout(pieces))
     for piece in pieces:
         piece.values.add_(1)
-    arena.begin(pieces)
-    arena.settle()
+    arena.begin(pieces).settle()
     for piece in pieces:
         piece.values.mul_(0)
     assert (late.waits, late.events_waited_for) == (0, 0)

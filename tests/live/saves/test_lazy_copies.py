@@ -24,14 +24,14 @@ COPY_S = 0.4
 @contextmanager
 def slow_copies() -> Iterator[None]:
     """Each copy in the background begins so late that a step which does not wait for it comes first."""
-    copy = snapshot._Copying._copy
+    copy = snapshot.Copying._copy
 
     def slowly(copying: Any, pairs: Any) -> None:
         time.sleep(COPY_S)
         copy(copying, pairs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot._Copying, "_copy", slowly)
+        patch.setattr(snapshot.Copying, "_copy", slowly)
         yield
 
 

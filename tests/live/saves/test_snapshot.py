@@ -3,9 +3,12 @@
 import ctypes
 import json
 import threading
+import weakref
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 from safetensors import safe_open
@@ -81,15 +84,15 @@ def test_a_copy_in_the_background_is_of_the_state_at_its_beginning(monkeypatch: 
         copy(*args)
 
     monkeypatch.setattr(snapshot.ctypes, "memmove", late)
-    arena.begin(pieces)
+    copying = arena.begin(pieces)
     threading.Timer(0.2, goes_on.set).start()
-    arena.settle()
+    copying.settle()
     for piece in pieces:
         piece.values.add_(1)
     assert bytes(arena.data) == bytes(expected.data)
-    assert arena.waited_s > 0
     arena.take(pieces)
-    assert (bytes(arena.data) != bytes(expected.data), arena.waited_s) == (True, 0.0)
+    assert bytes(arena.data) != bytes(expected.data)
+    assert copying.waited_s > 0
 
 
 def test_a_copy_that_fails_costs_the_save_and_not_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,13 +102,38 @@ def test_a_copy_that_fails_costs_the_save_and_not_the_step(monkeypatch: pytest.M
     pieces = pieces_of()
     arena = Arena(pieces, layout(pieces))
     monkeypatch.setattr(snapshot.ctypes, "memmove", fail)
-    arena.begin(pieces)
-    arena.settle()
+    arena.begin(pieces).settle()
     with pytest.raises(RuntimeError, match=r"^the copy of this rank's state failed: no$"):
         bytes(arena.data)
 
 
-def test_a_file_says_the_same_to_the_tools_of_the_ecosystem(tmp_path: Path) -> None:
+def test_where_no_thread_is_to_be_had_the_copy_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pieces = pieces_of()
+    expected, arena = (Arena(pieces, layout(pieces)) for _ in range(2))
+    expected.take(pieces)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    arena.begin(pieces).settle()
+    assert bytes(arena.data) == bytes(expected.data)
+
+
+def test_what_a_device_copies_stays_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(snapshot, "_launched", lambda pairs, device: copied)
+    values = numpy.zeros(8, dtype=numpy.float32)
+    pieces = [Piece(name="w", shape=(8,), start=0, values=torch.from_numpy(values))]
+    arena, memory = Arena(pieces, layout(pieces)), weakref.ref(values)
+    monkeypatch.setattr(snapshot, "_is_on_host", lambda values: False)
+    arena.begin(pieces)
+    del pieces, values
+    assert memory() is not None
+    assert arena.data
+    assert memory() is None
+
+
+def test_a_file_says_the_same_of_the_ecosystem(tmp_path: Path) -> None:
     pieces = pieces_of()
     arena = Arena(pieces, layout(pieces))
     arena.take(pieces)

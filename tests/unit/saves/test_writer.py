@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 
@@ -301,6 +302,35 @@ def test_the_digests_are_those_of_the_bytes_at_the_cut(tmp_path: Path) -> None:
     assert cut is not None
     (found,) = bench.repository.view.generations
     assert load(bench.repository, found) == content(cut.generation, 1)
+
+
+class Uncopied:
+    """The memory of a rank whose copy failed."""
+
+    @property
+    def data(self) -> memoryview:
+        raise RuntimeError("the copy failed")
+
+
+def test_rank_0_does_not_wait_for_a_rank_whose_copy_failed() -> None:
+    bench, letters = Bench(MemoryStore()), Letters()
+    cut = cut_of(10, term=bench.term, number=1, world_size=2)
+    for rank, room in ((1, Uncopied()), (0, None)):
+        attempt = SavingAttempt(rank=rank, term=bench.term, deadline_s=DEADLINE_S)
+        publisher = Publisher(bench.repository, letters, attempt, bench.tally)
+        bench.writer = Writer(None, publisher, bench.tally, bench.notes.append)
+        bench.writer.start()
+        bench.writer.hand_over(save_of(cut, rank, room=room))
+        bench.writer.finish(2 * DEADLINE_S)
+    assert [note.problem for note in bench.notes] == ["the copy failed", "rank 1 failed: the copy failed"]
+
+
+def test_what_a_save_waited_for_after_the_cut_counts_too() -> None:
+    bench = Bench(MemoryStore())
+    save = save_of(cut_of(10, term=bench.term, number=1))
+    bench.writer.hand_over(replace(save, blocked_s=0.25, waited_s=lambda: 0.5))
+    bench.finish()
+    assert [note.blocked_s for note in bench.notes] == [0.75]
 
 
 def test_a_disk_that_fails_is_named_with_its_host_and_counts_again_once_a_save_arrives(
