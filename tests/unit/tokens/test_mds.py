@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,6 +164,26 @@ def test_what_bytes_are_is_seen_in_the_first_sample_and_must_hold_for_all() -> N
     with pytest.raises(DataError, match="its first sample is of int64, and others are not"):
         read(one_shard([0, 20, 40], {"tokens": "bytes"}, sample + other))
     assert read(one_shard([0, 20, 40], {"tokens": "bytes"}, sample * 2))[1] == [7, 499] * 2
+
+
+def test_no_end_of_a_sample_is_left_out() -> None:
+    samples = struct.pack("<I2qI3i", 16, 7, 499, 12, 5, 0, 9)
+    with pytest.raises(DataError, match="12 bytes are no ids of int64"):
+        read(one_shard([0, 20, 36], {"tokens": "bytes"}, samples))
+
+
+def test_a_head_of_many_samples_takes_little_more_memory_than_its_bytes() -> None:
+    count, columns = 2**17, {"tokens": "ndarray:uint8:400"}
+    # Only the first sample is there, and is read.
+    store = one_shard([at * 400 for at in range(count + 1)], columns, bytes(400), tokens=400)
+    tracemalloc.start()
+    try:
+        index = index_of_mds(store, store.get("index.json"), "here")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert index is not None and index.num_tokens == 400 * count
+    assert peak < 4 * 4 * count + 3 * 2**20
 
 
 @pytest.mark.parametrize("name", LENGTHS)

@@ -32,7 +32,7 @@ _COLUMNS = ("input_ids", "ids", "tokens")
 _NUM_READERS = 16
 # Shards have 64 MiB by default, and cannot have 4 GiB.
 _MOST_SAMPLES = 2**24
-_MOST_SAMPLE_BYTES = 2**28
+_MOST_SAMPLE_BYTES = 2**26
 _MOST_CONFIG_BYTES = 2**20
 # Those that Python has, the surest first. Others are not compared.
 _HASHES = ("sha256", "sha512", "sha3_256", "blake2b", "sha1", "md5")
@@ -144,15 +144,15 @@ def _describe(store: Copyable, entry: _Entry) -> TokenShard:
                 f"{file.where}: has {found:,} bytes, but by its index {entry.stored_bytes:,}; copy both again"
             )
         head = _head(file)
-        if len(head.sizes) != entry.num_samples:
+        if (num_samples := len(head.offsets) - 1) != entry.num_samples:
             raise DataError(
-                f"{file.where}: has {len(head.sizes):,} samples, but by its index {entry.num_samples:,}; "
+                f"{file.where}: has {num_samples:,} samples, but by its index {entry.num_samples:,}; "
                 "copy both again"
             )
         samples = _ids(file, head)
         num_tokens = len(next(samples)) // 4 * entry.num_samples
         others = [width for place, width in enumerate(head.widths) if place != head.place]
-        if None in others or len(set(head.sizes)) > 1:
+        if None in others or min(_sizes(head.offsets)) < max(_sizes(head.offsets)):
             num_tokens = num_tokens // entry.num_samples + sum(len(ids) // 4 for ids in samples)
             file.end()
         return TokenShard(
@@ -162,12 +162,13 @@ def _describe(store: Copyable, entry: _Entry) -> TokenShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """``sizes`` are those of the samples, and ``widths`` those of the columns, None where each sample tells.
+    """``offsets`` are where samples begin, and where the last one ends. Many millions are possible, so no
+    number is an object. ``widths`` are those of the columns, None where each sample tells.
 
     ``kind`` and ``shape`` are those of the ids, at ``place`` among the columns; None where each sample tells.
     """
 
-    sizes: Sequence[int]
+    offsets: "array[int]"
     widths: Sequence[int | None]
     place: int
     is_array: bool
@@ -241,11 +242,11 @@ def _head(file: _Unpacked) -> _Head:
             f"{file.where}: tells of {num_samples:,} samples, expected 1 to {_MOST_SAMPLES:,}; copy it again"
         )
     offsets = array("I", placed := file.exactly(4 * (num_samples + 1)))
-    sizes = [end - begin for begin, end in pairwise(offsets)]
+    least, most = min(_sizes(offsets)), max(_sizes(offsets))
     config_bytes = offsets[0] - len(counted) - len(placed)
-    if not 0 < config_bytes <= _MOST_CONFIG_BYTES or min(sizes) < 0 or max(sizes) > _MOST_SAMPLE_BYTES:
+    if not 0 < config_bytes <= _MOST_CONFIG_BYTES or least < 0 or most > _MOST_SAMPLE_BYTES:
         raise DataError(
-            f"{file.where}: its samples have {min(sizes):,} to {max(sizes):,} bytes, behind {config_bytes:,} "
+            f"{file.where}: its samples have {least:,} to {most:,} bytes, behind {config_bytes:,} "
             f"of a head; expected 0 to {_MOST_SAMPLE_BYTES:,} and up to {_MOST_CONFIG_BYTES:,}; copy it again"
         )
     config = file.exactly(config_bytes)
@@ -253,14 +254,16 @@ def _head(file: _Unpacked) -> _Head:
         raise DataError(f"{file.where}: its head holds {excess}; copy it again")
     body = json.loads(config)
     digest = hashlib.sha256(counted + placed + config).hexdigest()
-    return _head_of(body["column_names"], body["column_encodings"], body["column_sizes"], sizes, digest, file)
+    return _head_of(
+        body["column_names"], body["column_encodings"], body["column_sizes"], offsets, digest, file
+    )
 
 
 def _head_of(
     names: list[str],
     encodings: list[str],
     widths: list[int | None],
-    sizes: list[int],
+    offsets: "array[int]",
     digest: str,
     file: _Unpacked,
 ) -> _Head:
@@ -282,7 +285,7 @@ def _head_of(
             "ndarray of whole numbers"
         )
     return _Head(
-        sizes=sizes,
+        offsets=offsets,
         widths=widths,
         place=place,
         is_array=form == "ndarray",
@@ -292,10 +295,14 @@ def _head_of(
     )
 
 
+def _sizes(offsets: "array[int]") -> Iterator[int]:
+    return (end - begin for begin, end in pairwise(offsets))
+
+
 def _ids(file: _Unpacked, head: _Head) -> Iterator[bytes]:
     """Of each sample, as uint32."""
     kind = head.kind
-    for size in head.sizes:
+    for size in _sizes(head.offsets):
         values = _column(file.exactly(size), head)
         if head.is_array:
             own, values = _values(values, head)
@@ -357,5 +364,7 @@ def _as_uint32(data: bytes, kind: str, where: str, *, is_sure: bool) -> bytes:
 
 
 def _numbers(data: bytes, kind: str) -> Any:
-    count = len(data) * 8 // _KINDS[kind].bit_width
+    count, rest = divmod(len(data), _KINDS[kind].bit_width // 8)
+    if rest:
+        raise ValueError(f"{len(data):,} bytes are no ids of {kind}")
     return pyarrow.Array.from_buffers(_KINDS[kind], count, [None, pyarrow.py_buffer(data)])
