@@ -15,7 +15,7 @@ from checkpointing.stores.contract import Missing
 from jobs.training.data.kept_files import Piece
 from jobs.training.task.token_index import DTYPE_BYTES, DataError, TokenIndex, TokenShard
 
-# Of one shard, between two looks at the clock.
+# Of one shard, between two looks at the clock; the very first is looked at alone, for a slow file system.
 _PIECES = 8
 
 
@@ -85,11 +85,13 @@ class Shards:
             if start + count <= self._ends[number]:
                 of_shards[number].append(place)
         into, read, end_s = memoryview(ids), set[int](), time.monotonic() + most_s
+        most = 1
         for number, places in of_shards.items():
             shard = self._shards[number]
             begin = self._ends[number] - shard.num_tokens
-            for at in range(0, len(places), _PIECES):
-                part = places[at : at + _PIECES]
+            at = 0
+            while part := places[at : at + most]:
+                at, most = at + most, _PIECES
                 pieces = [
                     ((starts[place] - begin) * self._width, into[place * size : (place + 1) * size])
                     for place in part

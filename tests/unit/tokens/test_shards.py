@@ -1,6 +1,8 @@
 """Any stretch of the long row of tokens, and what is said when a shard is not there any more."""
 
 import struct
+import time
+from collections.abc import Sequence
 from itertools import chain
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.stores.memory import MemoryStore
+from jobs.training.data.kept_files import Piece
 from jobs.training.data.shards import Shards
 from jobs.training.task.token_index import DataError, TokenDtype, TokenIndex, TokenShard
 
@@ -36,6 +39,30 @@ def test_every_stretch_is_read_as_if_there_were_one_file(
     _, shards = stored(lists, dtype)
     read = shards.read(start, count)
     assert list(struct.unpack(f"<{count}{LETTERS[dtype]}", read)) == row[start : start + count]
+
+
+class Slow(MemoryStore):
+    """On this node; each piece takes ``takes_s`` on a clock of its own."""
+
+    now_s = takes_s = 0.0
+
+    def fill(self, name: str, pieces: Sequence[Piece]) -> bool:
+        self.now_s += self.takes_s * len(pieces)
+        return all(self.get_range(name, start, into) == len(into) for start, into in pieces)
+
+
+@pytest.mark.parametrize(("takes_s", "num_read"), [(0.0, 20), (0.1, 1)])
+def test_a_slow_file_system_costs_one_piece_before_all_readers_read(
+    takes_s: float, num_read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Slow()
+    store.takes_s = takes_s
+    store.put("0.bin", struct.pack("<40H", *range(40)))
+    monkeypatch.setattr(time, "monotonic", lambda: store.now_s)
+    shards = Shards(store, TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=40),)))
+    ids, read = shards.read_near(range(0, 40, 2), 2, most_s=0.02)
+    assert read == set(range(num_read))
+    assert struct.unpack_from(f"<{2 * num_read}H", ids) == tuple(range(2 * num_read))
 
 
 def test_a_token_is_said_to_be_where_it_is() -> None:
