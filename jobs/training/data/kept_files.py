@@ -56,12 +56,14 @@ class KeptFiles:
             return None
 
     def _opened(self, name: str) -> "_Kept":
+        with self._lock:
+            # First of all: a file that was removed takes room on its disk as long as it is open.
+            self._kept.pop(name, None)
         file = self._open_file(name)
         kept = _Kept(descriptor=file.fileno(), opened_s=self._now())
         # Not before the last thread that reads from it has let go: its number might be another file's then.
         weakref.finalize(kept, file.close)
         with self._lock:
-            self._kept.pop(name, None)
             self._kept[name] = kept
             while len(self._kept) > self._most:
                 del self._kept[next(iter(self._kept))]

@@ -72,6 +72,16 @@ def test_after_a_second_a_file_is_opened_anew(tmp_path: Path) -> None:
     assert opened.num_open() == 1
 
 
+def test_a_file_that_was_removed_does_not_stay_open(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.store.put("0", b"abcd")
+    opened.read("0")
+    (tmp_path / "0").unlink()
+    opened.now_s = 2.0
+    assert opened.read("0")[0] is None
+    assert opened.num_open() == 0
+
+
 def test_no_more_files_are_open_than_may_be(tmp_path: Path) -> None:
     opened = Opened(tmp_path, most=2)
     for name in "abc":
