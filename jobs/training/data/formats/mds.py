@@ -32,7 +32,8 @@ _COLUMNS = ("input_ids", "ids", "tokens")
 _NUM_READERS = 16
 # Shards have 64 MiB by default, and cannot have 4 GiB.
 _MOST_SAMPLES = 2**24
-_MOST_SAMPLE_BYTES = 2**26
+# Compressed, a large one costs nothing, and decoded up to nine times as much in each reader.
+_MOST_SAMPLE_BYTES = 2**24
 _MOST_CONFIG_BYTES = 2**20
 # Those that Python has, the surest first. Others are not compared.
 _HASHES = ("sha256", "sha512", "sha3_256", "blake2b", "sha1", "md5")
