@@ -3,11 +3,12 @@
 import os
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import repeat
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 SEED = "LONGHAUL_SEED"
 # Seeds that one process goes through at a time; odd, so that the next chunk begins on another core.
@@ -18,16 +19,36 @@ def in_processes(try_from: Callable[[int, int], int], num: int, what: str, *, ch
     """Calls ``try_from`` with first seeds and a number of them, ``num`` in all, and returns a line on that.
 
     It returns its number of storage calls, and must be a function of a module. With ``LONGHAUL_SEED`` set,
-    that seed alone is tried, in this process.
+    that seed alone is tried, in this process. What fails says its seed, or which seeds were tried, and no
+    process is left.
     """
     if SEED in os.environ:
         return f"{try_from(int(os.environ[SEED]), 1)} storage calls"
-    first, started = random.randrange(10**9), time.monotonic()
+    first, started, others = random.randrange(10**9), time.monotonic(), {*active_children()}
+    num_calls = 0
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        starts = range(first, first + num, chunk)
-        num_calls = sum(pool.map(try_from, starts, repeat(chunk)))
+        try:
+            starts = range(first, first + num, chunk)
+            for outcome in pool.map(_in_words, repeat(try_from), starts, repeat(chunk)):
+                if isinstance(outcome, str):
+                    raise AssertionError(outcome)
+                num_calls += outcome
+        except BaseException as error:
+            error.add_note(f"seeds {first} to {first + num - 1}, {chunk} at a time")
+            # Leaving the pool would wait for them, and one may hang.
+            for process in {*active_children()} - others:
+                process.kill()
+            raise
     took_s = time.monotonic() - started
     return f"{num} {what} of {num_calls} storage calls in {took_s:.0f} s, from seed {first} on"
+
+
+def _in_words(try_from: Callable[[int, int], int], first: int, num: int) -> int | str:
+    """Not every exception can be sent to another process; one that can't takes its notes along."""
+    try:
+        return try_from(first, num)
+    except BaseException as error:
+        return "".join(traceback.format_exception(error))
 
 
 def each_seed(trial: Callable[[int], int], first: int, num: int, file: str) -> int:

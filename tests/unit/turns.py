@@ -26,6 +26,10 @@ class _Actor:
     outcome: object = None
 
 
+class _Over(BaseException):
+    """One actor hangs, so no other is let go any more."""
+
+
 class Turns:
     """``flaky`` is the share of calls that end in ``Unavailable``, half of them after they landed."""
 
@@ -36,6 +40,7 @@ class Turns:
         self._flaky = flaky
         self._actors: list[_Actor] = []
         self._is_running = False
+        self._is_over = False
         self._back = threading.Lock()
         self._back.acquire()
 
@@ -64,9 +69,12 @@ class Turns:
         return {actor.name: actor.outcome for actor in self._actors}
 
     def take(self, actor: _Actor, call: str, do: Callable[[], Answer]) -> Answer:
-        """One call of ``actor``, once it is its turn."""
-        self._back.release()
-        assert actor.turn.acquire(timeout=_DEADLINE_S)
+        """One call of ``actor``, once it is its turn: after all others are done, where the seed has it so."""
+        if not self._is_over:
+            self._back.release()
+            actor.turn.acquire()
+        if self._is_over:
+            raise _Over
         self.story.append(f"{actor.name}: {call}")
         if not self._is_running or self._rng.random() >= self._flaky:
             return do()
@@ -80,13 +88,21 @@ class Turns:
     def _live(self, actor: _Actor, act: Callable[[Store], object]) -> None:
         try:
             actor.outcome = act(_TurnStore(self._store, self, actor))
-        except Exception as error:
+        except BaseException as error:
             actor.outcome = error
         actor.is_done = True
-        self._back.release()
+        if not self._is_over:
+            self._back.release()
 
     def _wait(self, actor: _Actor) -> None:
-        assert self._back.acquire(timeout=_DEADLINE_S), f"{actor.name} never came back"
+        try:
+            assert self._back.acquire(timeout=_DEADLINE_S), f"{actor.name} never came back"
+        except BaseException:
+            self._is_over = True
+            for one in self._actors:
+                if one.turn.locked():
+                    one.turn.release()
+            raise
 
 
 class _TurnStore:

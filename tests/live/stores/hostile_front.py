@@ -113,27 +113,31 @@ class _Request(BaseHTTPRequestHandler):
             server.close()
 
     def _send(self, answer: Answer, sky: Sky) -> None:
-        """The second half of a body comes later, or never."""
+        """The second half of a body comes later, or never. Without a body the client goes on at once: nothing
+        is drawn behind its back, so that a seed gives the same again.
+        """
+        body, is_head = answer.body, self.command == "HEAD"
+        is_torn = self.command == "GET" and body and sky.happens(sky.weather.torn)
+        later_s = sky.rng.random() * sky.weather.slow_s
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             if name.lower() not in _OWN_HEADERS:
                 self.send_header(name, value)
-        is_head = self.command == "HEAD"
-        length = answer.headers["Content-Length"] if is_head and answer.status < 300 else len(answer.body)
+        length = answer.headers["Content-Length"] if is_head and answer.status < 300 else len(body)
         self.send_header("Content-Length", str(length))
         self.end_headers()
-        if is_head:
+        if is_head or not body:
             return
-        half = len(answer.body) // 2
-        self.wfile.write(answer.body[:half])
+        half = len(body) // 2
+        self.wfile.write(body[:half])
         self.wfile.flush()
-        if self.command == "GET" and answer.body and sky.happens(sky.weather.torn):
+        if is_torn:
             sky.note("the body breaks off")
             self.connection.close()
             self.close_connection = True
             return
-        sky.clock.sleep(sky.rng.random() * sky.weather.slow_s)
-        self.wfile.write(answer.body[half:])
+        sky.clock.sleep(later_s)
+        self.wfile.write(body[half:])
 
 
 def _name(path: str) -> str:

@@ -381,6 +381,8 @@ def relive(seed: int, serve: Serve | None = None, kind: Callable[..., History] =
         if server.failure:
             raise server.failure
     except BaseException as error:
+        if server.failure:
+            error.add_note(f"before that: {server.failure!r}")
         error.add_note(f"{its_weather}\n" + "\n".join(story))
         raise
     return len(story)
