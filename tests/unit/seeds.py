@@ -16,7 +16,8 @@ _CHUNK = 125
 
 
 def in_processes(try_from: Callable[[int, int], int], num: int, what: str, *, chunk: int = _CHUNK) -> str:
-    """Calls ``try_from`` with first seeds and a number of them, ``num`` in all, and returns a line on that.
+    """Calls ``try_from`` with first seeds and ``chunk`` of them at a time, ``num`` in all, and returns a line
+    on that. With an even ``chunk`` each would be on the same of two cores.
 
     It returns its number of storage calls, and must be a function of a module. With ``LONGHAUL_SEED`` set,
     that seed alone is tried, in this process. What fails says its seed, or which seeds were tried, and no

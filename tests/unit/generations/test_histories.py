@@ -430,7 +430,7 @@ def relive_in_turn(seed: int, serve: Serve | None = None, kind: Callable[..., Hi
 
 
 def test_no_history_loses_what_was_told_durable() -> None:
-    print(in_processes(relive_from, 120, "histories", chunk=30))
+    print(in_processes(relive_from, 120, "histories", chunk=15))
 
 
 @pytest.mark.soak

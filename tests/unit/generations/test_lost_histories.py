@@ -215,7 +215,7 @@ def relive_from(first: int, num: int) -> int:
 
 
 def test_no_loss_of_the_log_and_no_failing_disk_loses_what_was_told_durable() -> None:
-    print(in_processes(relive_from, 40, "histories with losses", chunk=10))
+    print(in_processes(relive_from, 40, "histories with losses", chunk=5))
 
 
 @pytest.mark.soak
