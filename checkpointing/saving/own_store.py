@@ -7,6 +7,7 @@ have written below a folder that only this user may write to, or have mounted an
 """
 
 import os
+import secrets
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from errno import EEXIST, ENOTEMPTY
@@ -35,6 +36,7 @@ class OwnStore(LocalStore):
     """
 
     _mode_of_folders = OURS_ALONE
+    _another = "name another checkpoint.local.dir"
 
     def __init__(self, root: Path, closed: str) -> None:
         super().__init__(root)
@@ -52,6 +54,7 @@ class OwnStore(LocalStore):
                 found = os.fstat(open_one)
                 if found.st_uid != os.geteuid() or not found.st_mode & _OTHERS_MAY_WRITE:
                     return None
+                self._refuse_without_modes(open_one)
                 # A folder that isn't empty keeps its name, so only one rank's rename succeeds: those that
                 # come later find the name taken, and leave alone what that rank has begun meanwhile.
                 with suppress(FileExistsError):
@@ -100,19 +103,39 @@ class OwnStore(LocalStore):
         if found.st_uid != os.geteuid():
             raise Denied(
                 f"store: {self.root / name}: belongs to user {found.st_uid}, and may hold anything; "
-                "name another folder"
+                f"{self._another}"
             )
         # Below the closed folder nobody else mounts anything.
         if not name.startswith(f"{self._closed}/") and (what := foreign_mount(folder)):
-            raise Denied(f"store: {self.root / name}: {what}, and may hold anything; name another folder")
+            raise Denied(f"store: {self.root / name}: {what}, and may hold anything; {self._another}")
         if name == self._closed:
             if found.st_mode & _OTHERS_MAY_WRITE:
+                if make:
+                    self._refuse_without_modes(folder)
                 raise Denied(
                     f"store: {self.root / name}: has mode {found.st_mode & 0o777:04o}: others may write "
-                    "to it, and what lies there may be theirs; the next save sets it aside"
+                    "to it, and what lies there may be theirs; the next save sets it aside where the file "
+                    "system keeps modes"
                 )
             if make and found.st_mode & 0o077:
-                os.chmod(".", OURS_ALONE, dir_fd=folder)
+                # What keeps no modes may refuse this. Others can't write there, and that is what counts.
+                with suppress(OSError):
+                    os.chmod(".", OURS_ALONE, dir_fd=folder)
+
+    def _refuse_without_modes(self, folder: int) -> None:
+        """Raises ``Denied`` if others may write even to a new folder: on vfat all have the mount's mode.
+
+        Whatever is set aside there is open again with the next save.
+        """
+        name = f"modes-{secrets.token_hex(8)}"
+        os.mkdir(name, OURS_ALONE, dir_fd=folder)
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        os.rmdir(name, dir_fd=folder)
+        if mode & _OTHERS_MAY_WRITE:
+            raise Denied(
+                f"store: {self.root}: its file system keeps no modes, so others may write to any folder "
+                f"there and plant what a run resumes; {self._another}"
+            )
 
 
 def _is_of_outside(user: int) -> bool:

@@ -53,6 +53,7 @@ class LocalStore:
     """A directory. Every write flushes the file and its directory to the disk before it returns."""
 
     _mode_of_folders = 0o777
+    _another = "choose another with --store"
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,8 +67,7 @@ class LocalStore:
         except OSError as error:
             where = self.root / (error.filename or "")
             raise StoreError(
-                f"store: {self.root} can't be written ({error.strerror}: {where}); "
-                "choose another with --store"
+                f"store: {self.root} can't be written ({error.strerror}: {where}); {self._another}"
             ) from error
 
     def put(self, name: str, data: Buffer) -> None:
@@ -203,22 +203,21 @@ class LocalStore:
             link = name if name.endswith(f"/{error.filename}") else error.filename
             raise NotAFile(
                 f"store: {self.root}: {link} is a link, and inside a store none is followed; put what it "
-                "leads to in its place, or choose another with --store"
+                f"leads to in its place, or {self._another}"
             ) from None
         except NotPlain:
             raise NotAFile(
                 f"store: {self.root}: {name} is a pipe, a socket or a device, where a file must be; "
-                "remove it, or choose another with --store"
+                f"remove it, or {self._another}"
             ) from None
         except TooDeep as error:
             raise NotAFile(
                 f"store: {self.root}: {error.filename} has more than {MOST_DEEP} folders in one another; "
-                "remove them, or choose another with --store"
+                f"remove them, or {self._another}"
             ) from None
         except OSError as error:
             raise _kind_of(error)(
-                f"store: {self.root}: {name}: {error.strerror or error}; "
-                "mend it, or choose another with --store"
+                f"store: {self.root}: {name}: {error.strerror or error}; mend it, or {self._another}"
             ) from error
 
 

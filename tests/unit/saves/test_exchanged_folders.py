@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from errno import EPERM
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,7 +16,7 @@ from checkpointing.format.manifest import Cut
 from checkpointing.saving import own_store
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.stores import folders
-from checkpointing.stores.contract import Denied, StoreError
+from checkpointing.stores.contract import Denied, NotAFile, StoreError
 from tests.unit.foreign_mounts import mounted
 from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
 from tests.unit.small_generations import cut_of, file_of, part_of
@@ -222,6 +223,66 @@ def test_nothing_is_written_into_a_run_s_folder_that_was_opened_since_the_save_b
     assert files_in(node) == before
 
 
+def keep_no_modes(monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    """As vfat, CIFS and some programs of FUSE do: each folder has the mode that the mount was given."""
+    mkdir, chmod = os.mkdir, os.chmod
+
+    def made(path: Any, _: int = 0o777, *, dir_fd: int | None = None) -> None:
+        mkdir(path, dir_fd=dir_fd)
+        chmod(path, mode, dir_fd=dir_fd)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(EPERM, os.strerror(EPERM))
+
+    monkeypatch.setattr(os, "mkdir", made)
+    monkeypatch.setattr(os, "chmod", refused)
+
+
+def test_where_the_file_system_keeps_no_modes_each_save_says_so_and_nothing_is_set_aside(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier version saved there stays as well."""
+    keep(LocalTier(node, "r", 2), OLD)
+    (node / "runs/r").chmod(0o777)
+    before = files_in(node)
+    keep_no_modes(monkeypatch, 0o777)
+    for name in ("r", "new", "r", "new"):
+        with pytest.raises(Denied) as error:
+            keep(LocalTier(node, name, 2), NEW)
+        assert str(error.value) == (
+            f"store: {node}: its file system keeps no modes, so others may write to any folder there and "
+            "plant what a run resumes; name another checkpoint.local.dir"
+        )
+        with pytest.raises(Denied, match="others may write to it"):
+            LocalTier(node, name, 2).inventory()
+    assert files_in(node) == before
+    assert {path.name for path in (node / "runs").iterdir()} == {"r", "new"}
+    assert {path.name for path in (node / "runs/r").iterdir()} == {"gen"}
+
+
+def test_where_the_file_system_keeps_no_modes_but_others_may_not_write_saves_stay(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_no_modes(monkeypatch, 0o755)
+    disk = LocalTier(node, "r", 2)
+    for cut in (OLD, NEW):
+        keep(disk, cut)
+    assert offered_by(disk) == [OLD, NEW]
+
+
+def test_what_goes_wrong_on_a_node_s_disk_names_the_key_that_leads_there(node: Path) -> None:
+    disk = LocalTier(node, "r", 2)
+    keep(disk, OLD)
+    [part] = (node / "runs/r/gen").rglob("*.json")
+    part.unlink()
+    part.symlink_to("elsewhere")
+    with pytest.raises(NotAFile, match=r"or name another checkpoint\.local\.dir$"):
+        own_store.OwnStore(node, closed="runs/r").get(str(part.relative_to(node)))
+    (node / "file").touch()
+    with pytest.raises(StoreError, match=r"mend it, or name another checkpoint\.local\.dir$"):
+        keep(LocalTier(node / "file", "r", 2), OLD)
+
+
 @needs_root
 def test_another_user_s_folder_is_not_set_aside_for_being_open(node: Path) -> None:
     left_open(node)
@@ -378,7 +439,8 @@ def test_nothing_is_offered_from_or_written_to_what_another_user_s_program_answe
     disk = LocalTier(node, "r", 2)
     keep(disk, OLD)
     before = files_in(node)
-    says = f"runs: is mounted by a program of user {ANOTHER}, and may hold anything; name another folder"
+    says = f"runs: is mounted by a program of user {ANOTHER}, and may hold anything; "
+    says += "name another checkpoint.local.dir"
     with mounted(node, f"fuse.sshfs any rw,user_id={ANOTHER},group_id=0,allow_other", monkeypatch):
         for act in (disk.inventory, partial(keep, disk, NEW), disk.tidy):
             with pytest.raises(Denied, match=says):
