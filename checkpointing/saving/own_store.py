@@ -52,7 +52,7 @@ class OwnStore(LocalStore):
         with self._as_store_errors(self._closed), suppress(FileNotFoundError), self._folder(above) as place:
             with below(place, [last]) as open_one:
                 found = os.fstat(open_one)
-                if found.st_uid != os.geteuid() or not found.st_mode & _OTHERS_MAY_WRITE:
+                if not _is_ours_and_open(found):
                     return None
                 self._refuse_without_modes(open_one)
                 # A folder that isn't empty keeps its name, so only one rank's rename succeeds: those that
@@ -67,10 +67,11 @@ class OwnStore(LocalStore):
                     raise
                 return None
             # Some volumes are opened at each start of a pod. Nothing counts what was set aside.
-            with suppress(OSError, RecursionError):
+            with suppress(OSError):
                 for earlier in names_in(place):
-                    if earlier.startswith(f"{last}.open-") and earlier != aside:
-                        rmtree(earlier, dir_fd=place)
+                    mark, _, number = earlier.rpartition("-")
+                    if mark == f"{last}.open" and number.isdecimal() and earlier != aside:
+                        _delete_if_open(place, earlier)
             return (
                 f"others could write to {self.root / self._closed}, and what lay there may be theirs: it is "
                 f"{aside} now, and saves begin anew; look at it and remove it"
@@ -136,6 +137,20 @@ class OwnStore(LocalStore):
                 f"store: {self.root}: its file system keeps no modes, so others may write to any folder "
                 f"there and plant what a run resumes; {self._another}"
             )
+
+
+def _is_ours_and_open(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and bool(found.st_mode & _OTHERS_MAY_WRITE)
+
+
+def _delete_if_open(place: int, name: str) -> None:
+    """Leaves alone what is closed: who may write to ``place`` can give another run's folder this name, at
+    any moment. What can't be deleted keeps no save back.
+    """
+    with suppress(OSError, RecursionError), below(place, [name]) as folder:
+        if _is_ours_and_open(os.fstat(folder)):
+            rmtree(".", dir_fd=folder, ignore_errors=True)
+            os.rmdir(name, dir_fd=place)
 
 
 def _is_of_outside(user: int) -> bool:

@@ -197,6 +197,50 @@ def test_of_what_was_set_aside_at_each_start_of_a_pod_only_the_newest_fills_the_
     assert (theirs / "file").exists()
 
 
+def test_only_what_was_set_aside_is_deleted_whatever_somebody_gives_its_name(node: Path) -> None:
+    """Who may write to the folder of all runs renames another run's folder, and plants a link beside it."""
+    disk, runs = LocalTier(node, "r", 2), node / "runs"
+    keep(LocalTier(node, "other", 2), OLD)
+    keep(disk, OLD)
+    for name in ("r.open-1", "r.open-3", "r.open-kept", "r.open-4-kept"):
+        (runs / name / "gen").mkdir(parents=True)
+        (runs / name).chmod(0o770)
+    (runs / "other").rename(runs / "r.open-2")
+    (runs / "r.open-0").symlink_to(runs / "r.open-2")
+    (runs / "r").chmod(0o770)
+    keep(disk, NEW)
+    left = {path.name for path in runs.iterdir() if not path.name.endswith(str(path.stat().st_ino))}
+    assert left == {"r", "r.open-0", "r.open-2", "r.open-kept", "r.open-4-kept"}
+    assert files_in(runs / "r.open-2")
+
+
+def test_another_run_s_folder_that_takes_the_name_while_it_is_deleted_stays(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in count(1):
+        place = node / f"{number}"
+        disk, runs = LocalTier(place, "r", 2), place / "runs"
+        keep(LocalTier(place, "other", 2), OLD)
+        keep(disk, OLD)
+        (runs / "r.open-1/gen").mkdir(parents=True)
+        (runs / "r.open-1").chmod(0o770)
+        (runs / "r").chmod(0o770)
+        before = files_in(runs / "other")
+
+        def exchange(runs: Path = runs) -> None:
+            if (runs / "r.open-1").exists():
+                (runs / "r.open-1").rename(runs / "away")
+                (runs / "other").rename(runs / "r.open-1")
+
+        with monkeypatch.context() as patch:
+            calls = do_before_call(number, exchange, patch, "open", "mkdir", "fstat", "lstat", "rename")
+            keep(disk, NEW)
+        assert before in (files_in(runs / "other"), files_in(runs / "r.open-1"))
+        if len(calls) < number:
+            break
+    assert number > 20
+
+
 @pytest.mark.parametrize("problem", [RecursionError(), OSError("too many open files")])
 def test_folders_in_one_another_without_end_in_what_was_set_aside_keep_no_save_back(
     problem: Exception, node: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,8 +252,9 @@ def test_folders_in_one_another_without_end_in_what_was_set_aside_keep_no_save_b
 
     monkeypatch.setattr(own_store, "rmtree", rmtree)
     disk = LocalTier(node, "r", 2)
-    (node / "runs/r.open-1").mkdir(parents=True)
     keep(disk, OLD)
+    (node / "runs/r.open-1").mkdir()
+    (node / "runs/r.open-1").chmod(0o770)
     (node / "runs/r").chmod(0o770)
     keep(disk, NEW)
     assert offered_by(disk) == [NEW]
