@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from checkpointing.stores.bounded import TooLarge, get_bounded
-from checkpointing.stores.contract import Missing, Store, is_name
+from checkpointing.stores.contract import Denied, Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
 from cluster.yaml_file import MOST_BYTES
@@ -116,7 +116,7 @@ def _pull_reports(args: argparse.Namespace) -> int:
         folder = args.folder if len(names) == 1 else args.folder / name
         try:
             found = pull(store, name, folder)
-        except PullError as error:  # Whoever spoils one report keeps no other one back.
+        except (PullError, Denied) as error:  # Whoever spoils one report keeps no other one back.
             code = complain("pull", error, EXIT_FAILED)
             continue
         print(

@@ -1,9 +1,10 @@
 """``longhaul report`` and ``longhaul pull`` as stories: a store in, a report out, and what can go wrong."""
 
 import json
+import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,25 @@ def test_a_report_that_somebody_spoilt_keeps_no_other_one_back(
     assert main(["pull", store.url, str(tmp_path / "here")]) == 1
     assert (tmp_path / "here/trial/index.html").exists()
     assert capsys.readouterr().err.startswith("longhaul pull: reports/a/manifest.json")
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "index.html"])
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+def test_a_report_in_which_somebody_planted_what_is_no_file_keeps_no_other_one_back(
+    plant: Callable[[Path], None],
+    file: str,
+    store: LocalStore,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_results(store)
+    assert report(store, "--name", "a") == report(store, "--name", "b") == 0
+    planted = store.root / "reports/a" / file
+    planted.unlink()
+    plant(planted)
+    assert main(["pull", store.url, str(tmp_path / "here")]) == 1
+    assert (tmp_path / "here/b/index.html").exists()
+    assert f"reports/a/{file} is a" in capsys.readouterr().err
 
 
 def test_without_results_there_is_no_report(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
