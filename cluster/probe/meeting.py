@@ -124,11 +124,16 @@ def join(
     """
     import torch.distributed as dist
 
+    from cluster.probe.gloo_store import GlooStore
+
     timeout = timedelta(seconds=timeout_s)
     store = _store(meeting, rank, world_size, timeout)
-    is_of_one = is_of_one_machine(meeting)
-    signed = SignedStore(store, key, meeting.removeprefix(_TCP), is_open=not is_of_one)
+    is_of_one, place = is_of_one_machine(meeting), meeting.removeprefix(_TCP)
+    signed = SignedStore(store, key, place, is_open=not is_of_one)
     cards = all_met(signed, rank, world_size, of_one_machine=is_of_one, within_s=min(timeout_s, COMING_S))
+    if backend == "gloo" and not is_of_one:
+        # NCCL asks its store in threads of its own, which must not wait for Python.
+        store = GlooStore(store, key, place)
     with told_if_late(cards, connecting_s(world_size), tell_late):
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device

@@ -112,9 +112,13 @@ def _told_if_disturbed(
     try:
         return _told_if_lost(store, rank, num_ranks, of_one_machine, within_s)
     except Refused:
-        # Which word it was differs between ranks, who all say the same.
-        text = f"somebody else writes to the rendezvous at {store.place}: words of ranks are changed or gone"
-        raise Unmet(f"{text}; {KEEP_OFF}", []) from None
+        raise stranger_wrote(store.place) from None
+
+
+def stranger_wrote(place: str) -> Unmet:
+    # Which word it was differs between ranks, who all say the same.
+    text = f"somebody else writes to the rendezvous at {place}: words of ranks are changed or gone"
+    return Unmet(f"{text}; {KEEP_OFF}", [])
 
 
 def _told_if_lost(

@@ -7,6 +7,7 @@ from typing import get_args
 
 import torch
 
+from cluster.probe.roll_call import Unmet
 from jobs.training.health.device_errors import telling_line, trouble_of
 from jobs.training.task.context import Phase
 from jobs.training.task.measurement import BadLoss, Failure, Status
@@ -52,7 +53,7 @@ def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
         reason=_first_line(error),
         phase=phase if phase in get_args(Phase) else None,
         wanted_bytes=wanted_bytes(error) if status == "oom" else None,
-        ranks=(rank,),
+        ranks=error.ranks if isinstance(error, Unmet) else (rank,),
         bad_loss=error.bad_loss if isinstance(error, InvalidLoss) else None,
     )
 
@@ -69,6 +70,8 @@ def _status_of(error: BaseException) -> Status:
             return "invalid_loss"
         case DeviceMismatch():
             return "device_mismatch"
+        case Unmet():
+            return "hang"
         case torch.OutOfMemoryError() | MemoryError():
             return "oom"
         case OSError(errno=errno.ENOMEM):
@@ -97,7 +100,7 @@ def wanted_bytes(error: BaseException) -> int | None:
 
 def _first_line(error: BaseException) -> str:
     """The message of Longhaul's own errors; of others the type too, which often says more than the text."""
-    if isinstance(error, AgreedFailure | DataError):
+    if isinstance(error, AgreedFailure | DataError | Unmet):
         return str(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     line = telling_line(str(error)) or text

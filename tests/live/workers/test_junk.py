@@ -1,5 +1,6 @@
 """A neighbour on the network sends junk to where ranks meet, or answers there: real processes on loopback."""
 
+import gc
 import os
 import socket
 import threading
@@ -21,6 +22,8 @@ from tests.live.ranks import FORKS
 
 KEY = b"the run's own"
 DEADLINE_S = 120.0
+# Somebody writes it when a rank that is held between the roll call and gloo may go on.
+GO = "go"
 # What torch's clients send first, and questions with lengths that nobody has.
 HELLO = b"\x00" + (0x3C85F7CE).to_bytes(4, "little")
 JUNK = [
@@ -58,6 +61,25 @@ def test_where_somebody_spoils_what_ranks_count_all_say_the_same_sentence_and_bl
     assert said[0] == said[1]
     assert said[0].startswith("Unmet () rank 0 cannot read what ranks tell (")
     assert "another process may have written in their place; keep others off the network" in said[0]
+
+
+@pytest.mark.parametrize("place", ["cut off", "another rank's", "empty"])
+def test_who_changes_where_gloo_finds_a_rank_ends_no_process_and_blames_nobody(place: str) -> None:
+    with ranks() as (start, hear):
+        rank_0 = start(0, None, 3)
+        host, port = place_of(hear(rank_0))
+        start(1, f"tcp://{host}:{port}", 3)
+        rank_2 = start(2, f"tcp://{host}:{port}", 3, is_held=True)
+        stranger, names = client(host, port), ["0//cpu//0/0", "0//cpu//0/1"]
+        stranger.wait(names)
+        of_rank_0, of_rank_1 = map(stranger.get, names)
+        stranger.set(names[1], {"cut off": of_rank_1[:1], "another rank's": of_rank_0, "empty": b""}[place])
+        stranger.set(GO, "")
+        said = hear(rank_2)
+    assert said == (
+        f"Unmet () somebody else writes to the rendezvous at {host}:{port}: words of ranks are changed or "
+        "gone; keep others off the network between the machines"
+    )
 
 
 def test_where_rank_0_dies_while_ranks_meet_the_others_echo_it_in_one_sentence() -> None:
@@ -99,11 +121,17 @@ def ranks() -> Iterator[tuple[Any, Any]]:
     """Inside, ranks are started and heard; the first rank 0 says where they meet."""
     started: list[Rank] = []
 
-    def start(rank: int, meeting: str | None, world_size: int, coming_s: float = DEADLINE_S) -> Rank:
+    def start(
+        rank: int,
+        meeting: str | None,
+        world_size: int,
+        *,
+        coming_s: float = DEADLINE_S,
+        is_held: bool = False,
+    ) -> Rank:
         ours, theirs = FORKS.Pipe(duplex=False)
-        process = FORKS.Process(
-            target=be_rank, args=(meeting, rank, world_size, coming_s, theirs), daemon=True
-        )
+        given = (meeting, rank, world_size, coming_s, is_held, theirs)
+        process = FORKS.Process(target=be_rank, args=given, daemon=True)
         process.start()
         theirs.close()
         started.append((process, ours))
@@ -132,8 +160,18 @@ def client(host: str, port: int) -> Any:
     return tcp_store(host, port, None, timedelta(seconds=DEADLINE_S))
 
 
-def be_rank(meeting: str | None, rank: int, world_size: int, coming_s: float, answers: Connection) -> None:
+def be_rank(
+    meeting: str | None, rank: int, world_size: int, coming_s: float, is_held: bool, answers: Connection
+) -> None:
     meetings.COMING_S = coming_s
+    if is_held:
+        connect = dist.init_process_group
+
+        def once_told(*args: Any, store: dist.Store, **named: Any) -> None:
+            store.wait([GO], timedelta(seconds=DEADLINE_S))
+            connect(*args, store=store, **named)
+
+        dist.init_process_group = once_told
     if meeting is None:
         meeting = meet_at("127.0.0.1")
         answers.send(meeting)
@@ -142,9 +180,14 @@ def be_rank(meeting: str | None, rank: int, world_size: int, coming_s: float, an
         join(meeting, "gloo", rank=rank, world_size=world_size, key=KEY, timeout_s=2 * DEADLINE_S)
     except Unmet as error:
         answers.send(f"Unmet {error.ranks} {error}")
+        # The store of rank 0 would end with it.
+        threading.Event().wait(DEADLINE_S)
     except Exception as error:
         answers.send(f"{type(error).__name__}: {error}")
     else:
+        gc.collect()
+        # Made by words in the same store.
+        dist.barrier(dist.new_group(backend="gloo"))
         answers.send("met")
         # Neither ends before the other is done.
         dist.barrier()

@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 from checkpointing.errors import Corrupt, Fenced, NothingToResume, Unfit
 from checkpointing.stores.contract import Denied, StoreError, Unavailable
+from cluster.probe.roll_call import Unmet
 from jobs.commandline.usage_error import SpecError
 from jobs.training.health.failures import failure_of
 from jobs.training.health.problems import PeerFailed, Problem, error_of, problem_of
@@ -73,6 +74,15 @@ def test_other_words_of_a_device_are_no_want_of_memory(kind: str, text: str) -> 
 def test_what_nccl_says_of_a_device_is_in_the_reason() -> None:
     found = failure_of(dist.DistBackendError(BROKEN[2][2]), "measure", 0)
     assert found.reason.endswith(": Cuda failure 999 'unknown error'")
+
+
+def test_who_is_to_blame_that_ranks_did_not_meet_is_what_they_say_and_not_who_says_it() -> None:
+    failure = failure_of(Unmet("somebody else writes to the rendezvous", []), "setup", 3)
+    assert (failure.status, failure.reason, failure.ranks) == (
+        "hang",
+        "somebody else writes to the rendezvous",
+        (),
+    )
 
 
 def test_no_type_can_be_asked_for_that_is_not_in_the_list() -> None:
