@@ -32,8 +32,10 @@ class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does no
         self._place = place
         _kept[:] = [self]
 
-    def set(self, name: str, value: bytes) -> None:
-        self._inner.set(name, sign(self._key, _subject(name), value))
+    def set(self, name: str, value: bytes | str) -> None:
+        # A text comes from torch's own barrier, see TORCH_DIST_INIT_BARRIER.
+        content = value.encode() if isinstance(value, str) else value
+        self._inner.set(name, sign(self._key, _subject(name), content))
 
     def get(self, name: str) -> bytes:
         try:

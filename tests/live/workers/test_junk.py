@@ -15,6 +15,7 @@ import pytest
 import torch.distributed as dist
 
 from cluster.probe import meeting as meetings
+from cluster.probe.gloo_store import GlooStore
 from cluster.probe.meeting import join, meet_at, tcp_store
 from cluster.probe.roll_call import Unmet
 from jobs.execution.causes import is_echo
@@ -80,6 +81,12 @@ def test_who_changes_where_gloo_finds_a_rank_ends_no_process_and_blames_nobody(p
         f"Unmet () somebody else writes to the rendezvous at {host}:{port}: words of ranks are changed or "
         "gone; keep others off the network between the machines"
     )
+
+
+def test_what_torch_writes_there_as_text_is_read_as_its_bytes() -> None:
+    store = GlooStore(dist.HashStore(), KEY, "here")
+    store.set("barrier", "1")
+    assert store.get("barrier") == b"1"
 
 
 def test_where_rank_0_dies_while_ranks_meet_the_others_echo_it_in_one_sentence() -> None:
