@@ -182,6 +182,24 @@ class Host:
         self._switch.run("ip", "link", "set", "dev", self.name, "down")
         self.is_silent = True
 
+    def let_in(self, rate: str) -> None:
+        """So much may come in per second, in words of ``tc``; what waits for long is dropped. What goes out
+        is left alone.
+        """
+        limit = ("tbf", "rate", rate, "burst", "16kb", "latency", "500ms")
+        self._switch.run("tc", "qdisc", "replace", "dev", self.name, "root", *limit)
+
+    def deafen(self) -> None:
+        """Nothing comes in, while what it sends arrives. Only what is smaller than any packet of TCP passes,
+        so that it still finds its neighbours' cards.
+        """
+        limit = ("tbf", "rate", "1kbit", "burst", "64b", "limit", "64b")
+        self._switch.run("tc", "qdisc", "replace", "dev", self.name, "root", *limit)
+
+    def let_all_in(self) -> None:
+        with suppress(RuntimeError):
+            self._switch.run("tc", "qdisc", "del", "dev", self.name, "root")
+
     def heal(self) -> None:
         self._switch.run("ip", "link", "set", "dev", self.name, "up")
         self.is_silent = False

@@ -51,6 +51,15 @@ def a_host_is_drained(cluster: Cluster) -> Host:
     return host
 
 
+def a_raylet_is_killed(cluster: Cluster) -> Host:
+    """Which the host's start script brings back."""
+    host, _ = cluster.training_workers()[0]
+    for process in host.processes("raylet"):
+        if process.name() == "raylet":
+            process.kill()
+    return host
+
+
 def the_controller_is_killed(cluster: Cluster) -> None:
     """Of the attempt that goes on, not one of an attempt before that is about to end."""
     _only(cluster.head, "ray::TrainController.run").kill()

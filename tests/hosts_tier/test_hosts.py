@@ -17,6 +17,19 @@ DEADLINE_S = 20.0
 ANSWER = "import socket; s = socket.create_server(('', 7777)); [s.accept()[0].close() for _ in iter(int, 1)]"
 ASK = "import socket; socket.create_connection(('{address}', 7777), timeout=1)"
 
+HEARKEN = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+    listener.bind(("", 7778))
+    print("listens")
+    print(listener.recv(100))
+"""
+CALL = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as caller:
+    caller.sendto(b"a call", ("{address}", 7778))
+"""
+
 
 def listens(host: Host) -> None:
     host.start([sys.executable, "-c", ANSWER], log="listener")
@@ -42,6 +55,20 @@ def test_a_cut_link_separates_hosts_until_it_heals(tmp_path: Path) -> None:
         other.cut()
         assert not hears(one, other)
         other.heal()
+        wait_until(lambda: hears(one, other), DEADLINE_S)
+
+
+def test_a_host_that_hears_nothing_is_heard_until_all_is_let_in(tmp_path: Path) -> None:
+    with hosts_on(tmp_path) as lan:
+        one, other = lan.host("one"), lan.host("other")
+        listens(other)
+        one.start([sys.executable, "-c", HEARKEN], log="heard")
+        wait_until(lambda: hears(one, other) and "listens" in one.says("heard"), DEADLINE_S)
+        other.deafen()
+        assert not hears(one, other)
+        other.run([sys.executable, "-c", CALL.format(address=one.address)], deadline_s=DEADLINE_S)
+        wait_until(lambda: "a call" in one.says("heard"), DEADLINE_S)
+        other.let_all_in()
         wait_until(lambda: hears(one, other), DEADLINE_S)
 
 
