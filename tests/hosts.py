@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-_TOOLS = ("ip", "unshare", "nsenter", "mount")
+_TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
 _NETWORK = "10.77.0"
 _SHARED_MEMORY = "512m"
 _DEADLINE_S = 60.0

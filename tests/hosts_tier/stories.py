@@ -9,7 +9,7 @@ from tests.hosts import Host, wait_until
 from tests.hosts_tier.clusters import GROUP, TRAINING, Cluster, Training
 from tests.hosts_tier.faults import Fault
 from tests.live.attempts import digests_of, newest_manifest
-from tests.live.command_line import run
+from tests.live.command_line import DEADLINE_S, run
 
 # They only bound: a machine with other work takes its time.
 START_S = RECOVERY_S = 300.0
@@ -63,9 +63,11 @@ def heals(host: Host) -> None:
     wait_until(lambda: not host.processes(TRAINING), RECOVERY_S, f"{host.name}: its workers")
 
 
-def assert_as_left_alone(training: Training, spec: Path, folder: Path) -> None:
+def assert_as_left_alone(
+    training: Training, spec: Path, folder: Path, *, deadline_s: float = DEADLINE_S
+) -> None:
     """Its newest save is that of a run which nothing happened to, to the bit."""
-    _leave_alone(training, spec, folder)
+    _leave_alone(training, spec, folder, deadline_s)
     assert digests_of(newest_manifest(Path(training.store), "r")) == digests_of(newest_manifest(folder, "r"))
 
 
@@ -77,10 +79,11 @@ def assert_losses_as_left_alone(training: Training, spec: Path, folder: Path) ->
     assert ours.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=TOLERANCE)
 
 
-def _leave_alone(training: Training, spec: Path, folder: Path) -> None:
+def _leave_alone(training: Training, spec: Path, folder: Path, deadline_s: float = DEADLINE_S) -> None:
     """The same run up to the same step, with ranks that nothing happens to."""
     step = training.newest_step()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     alone = ["-m", "jobs.cli", "train", str(spec), "--store", str(folder), "--set", f"steps={step}"]
-    done = run([*torchrun, *alone, "--set", "group=local"], OMP_NUM_THREADS="1")
+    command = [*torchrun, *alone, "--set", "group=local"]
+    done = run(command, deadline_s=deadline_s, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,22 +1,24 @@
 """An hour of one run to which whatever is drawn happens, one or two things at a time.
 
-A seed decides what happens, to whom and for how long; it is printed, and each fault with its moment. At the
-end the newest save is, to the bit, that of a run that was left alone.
+A seed decides what happens in which order and for how long; to whom depends on who trains just then, too. It
+is printed, and each fault with its moment. At the end the newest save is, to the bit, that of a run that was
+left alone.
 """
 
 import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.hosts import ROOT, Host, hosts_on, wait_until, why_not
+from tests.hosts import ROOT, Host, Lan, hosts_on, wait_until, why_not
 from tests.hosts_tier.clusters import Cluster, Training
 from tests.hosts_tier.faults import (
     Fault,
@@ -26,13 +28,11 @@ from tests.hosts_tier.faults import (
     the_driver_is_killed,
 )
 from tests.hosts_tier.stories import END_S, MORE, RECOVERY_S, SPEC, START_S, assert_as_left_alone
-from tests.live.command_line import write_spec
+from tests.live.command_line import DEADLINE_S, write_spec
 from tests.live.recovery.test_kills import seed_of_this_time
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.soak,
-    pytest.mark.longest,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 FAULTS_S = float(os.environ.get("LONGHAUL_FAULTS_S", "3600"))
@@ -97,6 +97,8 @@ def a_link_is_slow(scene: Scene) -> Callable[[], object]:
 
 def the_store_is_full(scene: Scene) -> Callable[[], object]:
     ballast = scene.store / "ballast"
+    if not os.access(scene.store, os.W_OK):
+        raise ValueError("it is read-only just now")
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(1 << 16))
@@ -130,6 +132,8 @@ TROUBLES: dict[str, Trouble] = {
 }
 
 
+@pytest.mark.soak
+@pytest.mark.longest
 def test_an_hour_of_random_faults_ends_in_the_run_that_was_left_alone(tmp_path: Path) -> None:
     dice = random.Random(seed_of_this_time())
     spec, clocks = write_spec(tmp_path, SPEC), tmp_path / "clocks"
@@ -142,30 +146,44 @@ def test_an_hour_of_random_faults_ends_in_the_run_that_was_left_alone(tmp_path: 
         training = Training(cluster, spec, store, "--keep")
         training.wait_for_step(MORE, START_S)
         scene = Scene(cluster=cluster, store=store, clocks=clocks, dice=dice)
-        began, num_faults = time.monotonic(), 0
+        names, began, num_faults = _draws(dice), time.monotonic(), 0
         while time.monotonic() - began < FAULTS_S:
-            happened = _make_trouble(scene, began)
-            num_faults += happened
+            drawn, for_s = [next(names) for _ in range(dice.choice((1, 1, 2)))], dice.choice(FOR_S)
+            now = replace(scene, dice=random.Random(dice.getrandbits(64)))
+            num_faults += len(_make_trouble(now, drawn, for_s))
             newest = training.newest_step()
             training.wait_for_step(newest + MORE, RECOVERY_S)
         training.stop(END_S)
         print(f"{num_faults} faults, {training.attempt()} attempts, {training.newest_step()} steps")
-        assert_as_left_alone(training, spec, tmp_path / "alone")
+        assert_as_left_alone(training, spec, tmp_path / "alone", deadline_s=FAULTS_S + DEADLINE_S)
 
 
-def _make_trouble(scene: Scene, began: float) -> int:
-    """Returns how many things happened, all of which are over."""
-    dice, happened = scene.dice, list[str]()
+@pytest.mark.parametrize("names", [*permutations(("the store is full", "the store is read-only"))])
+def test_a_store_that_was_full_and_read_only_takes_writes_again(names: Sequence[str], tmp_path: Path) -> None:
+    with _small_disk(tmp_path / "store") as store:
+        scene = Scene(cluster=Cluster(lan=Lan(tmp_path)), store=store, clocks=tmp_path, dice=random.Random(0))
+        assert "the store is read-only" in _make_trouble(scene, names, 0)
+        (store / "a").write_bytes(bytes(_STORE_BYTES // 2))
+
+
+def _draws(dice: random.Random) -> Iterator[str]:
+    """Each of all kinds comes before any comes again."""
+    while True:
+        yield from dice.sample([*TROUBLES], k=len(TROUBLES))
+
+
+def _make_trouble(scene: Scene, names: Sequence[str], for_s: float) -> list[str]:
+    """Returns what happened, which is over but for a clock that is off."""
+    happened = list[str]()
     with ExitStack() as stack:
-        for name in dice.sample([*TROUBLES], k=dice.choice((1, 1, 2))):
+        for name in dict.fromkeys(names):
             # Nobody may be there to whom it could happen: an attempt is only being started.
             with suppress(ValueError, IndexError, psutil.NoSuchProcess):
                 stack.callback(TROUBLES[name](scene))
                 happened.append(name)
-        for_s = dice.choice(FOR_S)
-        print(f"{time.monotonic() - began:.0f} s: {' and '.join(happened)}, for {for_s} s", flush=True)
+        print(f"{time.strftime('%X')}: {' and '.join(happened)}, for {for_s} s", flush=True)
         time.sleep(for_s)
-    return len(happened)
+    return happened
 
 
 @contextmanager
