@@ -246,7 +246,8 @@ class TokenSource:
     def expect(self, numbers: Sequence[int]) -> None:
         unneeded = {self._ahead.pop(number)[0] for number in self._ahead.keys() - set(numbers)}
         for future in unneeded - {future for future, _ in self._ahead.values()}:
-            if not future.cancel() and future.done():
+            # The reason why nobody's samples can't be read is nobody's.
+            if not future.cancel() and future.done() and not future.exception():
                 future.result().cancel()
         self._begin(numbers)
 

@@ -26,6 +26,16 @@ def pieces_of(late: LateDevice) -> list[Piece]:
     ]
 
 
+def assert_of_the_step_before(late: LateDevice, arena: Arena, first: int) -> None:
+    """What is saved from byte ``first`` on is ``pieces_of`` and one, and stays so."""
+    saved = bytes(arena.data)
+    late.synchronize()
+    assert bytes(arena.data) == saved
+    whole = torch.frombuffer(arena.data, dtype=torch.float32, offset=first)
+    expected = [torch.arange(6.0) + 100 * number + 1 for number in (0, 1, 2, -1)]
+    assert whole.tolist() == torch.cat(expected).tolist()
+
+
 def test_the_device_is_as_late_as_a_device_may_be() -> None:
     late = LateDevice(0)
     with late.present():
@@ -65,12 +75,7 @@ def test_a_cut_has_what_was_computed_before_it_and_nothing_of_what_comes_after(
     arena.take(pieces)
     for piece in pieces:
         piece.values.mul_(0)
-    saved = bytes(arena.data)
-    late.synchronize()
-    assert bytes(arena.data) == saved
-    whole = torch.frombuffer(arena.data, dtype=torch.float32, offset=len(found.header))
-    expected = [torch.arange(6.0) + 100 * number + 1 for number in (0, 1, 2, -1)]
-    assert whole.tolist() == torch.cat(expected).tolist()
+    assert_of_the_step_before(late, arena, len(found.header))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -86,12 +91,7 @@ def test_a_lazy_cut_has_the_same_and_the_training_does_not_wait(
     for piece in pieces:
         piece.values.mul_(0)
     assert (late.waits, late.events_waited_for) == (0, 0)
-    saved = bytes(arena.data)
-    late.synchronize()
-    assert bytes(arena.data) == saved
-    whole = torch.frombuffer(arena.data, dtype=torch.float32, offset=len(found.header))
-    expected = [torch.arange(6.0) + 100 * number + 1 for number in (0, 1, 2, -1)]
-    assert whole.tolist() == torch.cat(expected).tolist()
+    assert_of_the_step_before(late, arena, len(found.header))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

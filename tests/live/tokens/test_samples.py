@@ -3,6 +3,7 @@
 import hashlib
 import os
 import struct
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from jobs.training.data import samples as samples_module
 from jobs.training.data.formats.bin_files import index_of_bin
 from jobs.training.data.formats.parquet_tokens import describe
 from jobs.training.data.kept_files import KeptFiles
-from jobs.training.data.samples import Samples
+from jobs.training.data.samples import Samples, TokenSource
 from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.data.synthetic import sample
 from jobs.training.task.context import Context
@@ -359,3 +360,12 @@ def test_samples_are_read_in_place_from_other_tools_files(code: int, tmp_path: P
         numbers = [sample_at(place, num_samples=windows.num_samples, seed=1) for place in range(8, 16)]
         wanted = [tuple(ids[32 * number : 32 * number + 33]) for number in numbers]
         assert sorted(step_of(ranks, 8)) == sorted(wanted)
+
+
+def test_why_samples_that_nobody_needs_any_more_could_not_be_read_ends_nothing() -> None:
+    source = object.__new__(TokenSource)
+    failed: Future[object] = Future()
+    failed.set_exception(DataError("no"))
+    source._ahead = {5: (failed, 0)}
+    source.expect([])
+    assert source._ahead == {}
