@@ -9,7 +9,8 @@ each other at most ``deadline_s``. No collective operation is used.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -92,26 +93,28 @@ class Publisher:
             self._inbox.skip(cut)
 
     def _publish(self, save: Save, release: Callable[[], None]) -> str | None:
-        save = self._upload(save)
-        release()
-        self._post(save.cut, WRITTEN, encode_receipt(save.cut, save.part, self._attempt.table))
+        with self._told(save.cut, WRITTEN):
+            save = with_digests(save)
+            self._repository.put_file(save.cut.generation, save.part.file, save.room.data)
+            release()
+            self._post(save.cut, WRITTEN, encode_receipt(save.cut, save.part, self._attempt.table))
         if self._attempt.rank == 0:
             self._commit(save.cut)
-        self._post(save.cut, READ, self._read_back(save.cut, save.part))
+        with self._told(save.cut, READ):
+            self._post(save.cut, READ, self._read_back(save.cut, save.part))
         if self._attempt.rank == 0:
             self._judge(save.cut)
             return self._finding.due(self._make_room())
         return None
 
-    def _upload(self, save: Save) -> Save:
+    @contextmanager
+    def _told(self, cut: Cut, what: str) -> Iterator[None]:
+        """Tells rank 0 what was raised instead, for which it would wait until the deadline."""
         try:
-            save = with_digests(save)
-            self._repository.put_file(save.cut.generation, save.part.file, save.room.data)
+            yield
         except BaseException as error:  # also the copy that failed, and a library's panic
-            # Without this post, rank 0 would wait until the deadline.
-            self._post(save.cut, WRITTEN, _FAILED + (str(error) or type(error).__name__).encode())
+            self._post(cut, what, _FAILED + (str(error) or type(error).__name__).encode())
             raise
-        return save
 
     def _commit(self, cut: Cut) -> None:
         receipts = [self._receipt_of(cut, rank) for rank in range(cut.world_size)]

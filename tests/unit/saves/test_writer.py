@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import pytest
 
-from checkpointing.format.manifest import Cut
+from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.generations.repository import Repository
+from checkpointing.saving import publisher
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import SaveMemory, SaveNote, Tally
@@ -312,17 +314,40 @@ class Uncopied:
         raise RuntimeError("the copy failed")
 
 
-def test_rank_0_does_not_wait_for_a_rank_whose_copy_failed() -> None:
+def problems_of_two(room: SaveMemory | None = None) -> list[str | None]:
+    """What rank 1, which has ``room``, and then rank 0 tell of one save of both."""
     bench, letters = Bench(MemoryStore()), Letters()
     cut = cut_of(10, term=bench.term, number=1, world_size=2)
-    for rank, room in ((1, Uncopied()), (0, None)):
+    for rank in (1, 0):
         attempt = SavingAttempt(rank=rank, term=bench.term, deadline_s=DEADLINE_S)
-        publisher = Publisher(bench.repository, letters, attempt, bench.tally)
-        bench.writer = Writer(None, publisher, bench.tally, bench.notes.append)
+        publishing = Publisher(bench.repository, letters, attempt, bench.tally)
+        bench.writer = Writer(None, publishing, bench.tally, bench.notes.append)
         bench.writer.start()
-        bench.writer.hand_over(save_of(cut, rank, room=room))
+        bench.writer.hand_over(save_of(cut, rank, room=room if rank == 1 else None))
         bench.writer.finish(2 * DEADLINE_S)
-    assert [note.problem for note in bench.notes] == ["the copy failed", "rank 1 failed: the copy failed"]
+    return [note.problem for note in bench.notes]
+
+
+def test_rank_0_does_not_wait_for_a_rank_whose_copy_failed() -> None:
+    assert problems_of_two(Uncopied()) == ["the copy failed", "rank 1 failed: the copy failed"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "cause"),
+    [("encode_receipt", "rank 1 failed: boom"), ("verify", "not verified, because rank 1 failed: boom")],
+)
+def test_nor_for_one_to_which_something_unthought_of_happens_later(
+    fails: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(publisher, fails)
+
+    def boom(*given: Any) -> Any:
+        if any(isinstance(one, FilePart) and one.rank == 1 for one in given):
+            raise PanicException("boom")
+        return real(*given)
+
+    monkeypatch.setattr(publisher, fails, boom)
+    assert problems_of_two() == ["boom", cause]
 
 
 def test_what_a_save_waited_for_after_the_cut_counts_too() -> None:
