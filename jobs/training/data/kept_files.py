@@ -5,6 +5,7 @@ replaced or removed has another version from then on, even while it is open.
 """
 
 import os
+import resource
 import threading
 import time
 import weakref
@@ -16,13 +17,20 @@ from checkpointing.stores.contract import StoreError
 from checkpointing.stores.versions import version_of
 from jobs.training.task.token_index import DataError
 
-# Of all sources together: a process usually may have 1,024.
-MOST_OPEN = 256
+# Of all sources together. Where a process may have less than 1,024, as is usual, a quarter of that.
+_MOST_OPEN = 256
 # Network file systems look for what other nodes changed when a file is opened, and later only now and then.
 _ANEW_AFTER_S = 1.0
 
 # Where in a file bytes begin, and the room for them.
 Piece = tuple[int, memoryview]
+
+
+def fair_share(num_sources: int) -> int:
+    """Returns how many files one of ``num_sources`` may keep open."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_OPEN if allowed == resource.RLIM_INFINITY else min(_MOST_OPEN, allowed // 4)
+    return max(1, most // num_sources)
 
 
 class KeptFiles:
@@ -31,7 +39,7 @@ class KeptFiles:
     def __init__(
         self,
         open_file: Callable[[str], FileIO],
-        most: int = MOST_OPEN,
+        most: int,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_file = open_file

@@ -36,7 +36,7 @@ from checkpointing.stores.folders import (
     write_all,
 )
 from jobs.training.data.copy_seals import Seal, break_seal, digest_of, is_seal, seal_on, set_seal, version_now
-from jobs.training.data.kept_files import MOST_OPEN, KeptFiles, Piece
+from jobs.training.data.kept_files import KeptFiles, Piece, fair_share
 from jobs.training.data.shard_check import WAITED_FOR_BYTES, other_bytes
 from jobs.training.data.shards import Copyable, Vouching
 from jobs.training.task.token_index import DECODED, DTYPE_BYTES, DataError, TokenIndex, TokenShard
@@ -109,7 +109,7 @@ class ShardCache:
         self._copying: threading.Thread | None = None
         # The versions that seals named when they were last looked at.
         self._sealed: dict[str, str] = {}
-        self._kept = KeptFiles(self._opened_copy, MOST_OPEN // num_sources)
+        self._kept = KeptFiles(self._opened_copy, fair_share(num_sources))
 
     def confirm(self) -> None:
         """Raises the ``DataError`` of a shard that ``copy_all`` found to be wrong."""

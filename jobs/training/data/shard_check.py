@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from checkpointing.stores.contract import Missing, Store, StoreError
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.versions import is_settled, versions_of
-from jobs.training.data.kept_files import MOST_OPEN, KeptFiles, Piece
+from jobs.training.data.kept_files import KeptFiles, Piece, fair_share
 from jobs.training.task.token_index import DECODED, DTYPE_BYTES, DataError, KnownShard, TokenIndex
 
 # The first step waits for shares up to this size: seconds from a disk, half a minute from a store.
@@ -59,7 +59,7 @@ class CheckedShards:
         self.url = store.url
         self._store = versions_of(store)
         self._kept = (
-            KeptFiles(store.open_file, MOST_OPEN // num_sources) if isinstance(store, LocalStore) else None
+            KeptFiles(store.open_file, fair_share(num_sources)) if isinstance(store, LocalStore) else None
         )
         self._is_unwanted = threading.Event()
         self._digests = _Digests(store, index, versions, known, self._is_unwanted, now)

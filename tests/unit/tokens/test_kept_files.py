@@ -1,6 +1,7 @@
 """Local files that stay open: their bytes are always those of the version that is told with them."""
 
 import os
+import resource
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.stores.local import LocalStore
-from jobs.training.data.kept_files import KeptFiles
+from jobs.training.data.kept_files import KeptFiles, fair_share
 
 
 class Opened:
@@ -99,3 +100,21 @@ def test_what_can_t_be_read_whole_is_not_filled(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("0")
     assert opened.read("0", (0, 2))[0] is None
     assert [opened.read(name)[0] for name in ("gone", "link", "../0")] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "num_sources", "most"),
+    [
+        (1024, 1, 256),
+        (resource.RLIM_INFINITY, 1, 256),
+        (65536, 4, 64),
+        (128, 1, 32),
+        (128, 4, 8),
+        (256, 300, 1),
+    ],
+)
+def test_no_more_stay_open_than_a_quarter_of_what_the_process_may_open(
+    allowed: int, num_sources: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
+    assert fair_share(num_sources) == most
