@@ -172,6 +172,12 @@ def test_no_end_of_a_sample_is_left_out() -> None:
         read(one_shard([0, 20, 36], {"tokens": "bytes"}, samples))
 
 
+def test_samples_of_equal_bytes_may_have_different_numbers_of_ids() -> None:
+    samples = struct.pack("<2I2q", 16, 0, 7, 499) + struct.pack("<2Iq8s", 8, 8, 5, b"8 bytes.")
+    index, ids = read(one_shard([0, 24, 48], {"tokens": "bytes", "text": "str"}, samples))
+    assert (index.num_tokens, ids) == (3, [7, 499, 5])
+
+
 def test_a_head_of_many_samples_takes_little_more_memory_than_its_bytes() -> None:
     count, columns = 2**17, {"tokens": "ndarray:uint8:400"}
     # Only the first sample is there, and is read.
