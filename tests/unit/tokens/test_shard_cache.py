@@ -429,6 +429,24 @@ def test_a_copy_that_another_one_was_moved_over_is_not_read(tmp_path: Path) -> N
     assert store.num_reads > 2
 
 
+@pytest.mark.parametrize("change", ["write", "move"])
+def test_nor_is_it_filled_from_while_it_is_open(change: str, tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3], [4, 5, 6])
+    shards = cache(store, index, tmp_path)
+    copied_all(shards)
+    row_of(shards, index)  # Its seal is looked at.
+    room = bytearray(4)
+    pieces = [(2, memoryview(room))]
+    assert shards.fill("0.bin", pieces) and room == struct.pack("<2H", 2, 3)
+    (first,), (second,) = tmp_path.rglob("0.bin"), tmp_path.rglob("1.bin")
+    let_the_clock_tick(tmp_path)
+    if change == "write":
+        first.write_bytes(struct.pack("<3H", 9, 9, 9))
+    else:
+        second.rename(first)
+    assert not shards.fill("0.bin", pieces)
+
+
 def test_a_copy_without_a_seal_is_not_read(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3])
     copied_all(cache(store, index, tmp_path))
