@@ -200,6 +200,10 @@ class Host:
         with suppress(RuntimeError):
             self._switch.run("tc", "qdisc", "del", "dev", self.name, "root")
 
+    def part_from(self, other: "Host") -> None:
+        """Nothing goes from here to the other host any more; all else does."""
+        self._own.run("ip", "route", "add", "blackhole", other.address)
+
     def heal(self) -> None:
         self._switch.run("ip", "link", "set", "dev", self.name, "up")
         self.is_silent = False

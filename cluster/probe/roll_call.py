@@ -23,6 +23,7 @@ from itertools import chain
 from math import ceil
 from threading import Thread, Timer
 
+from cluster.probe.broken_ways import ends_to_leave
 from cluster.probe.interfaces import NoInterface, advertised
 from cluster.probe.signed_store import SignedStore
 from cluster.run_key import Refused
@@ -36,6 +37,7 @@ _REACH_S = 10.0
 _AT_ONCE = 32
 _BACKLOG = 1024
 _MOST_NAMED = 8
+_MOST_WEIGHED = 4096
 _MOST_INTERFACE_CHARS = 15
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
 _LINGER_S = 4 * _LONGEST_PAUSE_S
@@ -302,7 +304,7 @@ def who_is_unreached(firsts: Sequence[Card], missed: Mapping[int, Sequence[int]]
     """Says who reaches whom. ``missed`` are the ranks that each rank of ``firsts`` did not reach.
 
     A rank that more than half of the others miss, or that misses more than half of them, is at fault. Without
-    such a rank both ends of each broken way are.
+    such a rank the fewest are, without whom all others reach each other.
     """
     pairs = [(rank, other) for rank, others in missed.items() for other in others]
     if not pairs:
@@ -312,7 +314,9 @@ def who_is_unreached(firsts: Sequence[Card], missed: Mapping[int, Sequence[int]]
     at_fault = [rank for rank in by_rank if max(times_missed[rank], len(missed.get(rank, ()))) > most]
     # Of two machines each misses the other, or only one is known to be wrong: it has loopback to offer.
     loopback = [rank for rank, card in by_rank.items() if card.address and _is_loopback(card.address)]
-    ranks = loopback or (at_fault if len(at_fault) < len(firsts) else []) or sorted({*chain(*pairs)})
+    # Of very many pairs, to weigh them would take too long.
+    ends = ends_to_leave(pairs) if len(pairs) <= _MOST_WEIGHED else {*chain(*pairs)}
+    ranks = loopback or (at_fault if len(at_fault) < len(firsts) else []) or sorted(ends)
     ways = [f"{by_rank[rank]} does not reach {by_rank[other]}" for rank, other in pairs[:_MOST_NAMED]]
     more = f", and {len(pairs) - len(ways)} more ways" if len(pairs) > len(ways) else ""
     return Unmet(f"{'; '.join(ways)}{more}; {REMEDY}", ranks)

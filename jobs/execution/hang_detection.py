@@ -118,12 +118,15 @@ class HangDetection:
             return None
         return self._silence(now) or self._standstill(now) or self._lateness(now)
 
+    def silent(self, now: float) -> list[int]:
+        """The ranks that were not heard for too long."""
+        return [rank for rank, heard in self._heard.items() if now - heard > self._limits.hang_timeout_s]
+
     def _silence(self, now: float) -> Failure | None:
-        limit_s = self._limits.hang_timeout_s
-        silent = [rank for rank, heard in self._heard.items() if now - heard > limit_s]
+        silent = self.silent(now)
         if not silent:
             return None
-        return self._failed(f"{_ranks(silent)} silent for {limit_s:.0f} s", silent)
+        return self._failed(f"{_ranks(silent)} silent for {self._limits.hang_timeout_s:.0f} s", silent)
 
     def _standstill(self, now: float) -> Failure | None:
         behind = self._behind(self._heard)

@@ -3,10 +3,11 @@
 What only effects can tell (the time, what a dead worker left behind) comes in as an argument.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from cluster.probe.broken_ways import ends_to_leave
 from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
 from jobs.execution.causes import is_echo, speaks_of_peer
 from jobs.execution.hang_detection import HangDetection
@@ -19,6 +20,21 @@ from jobs.training.task.measurement import Failure
 START_TIMEOUT_S = 300.0
 # From the last rank's last report until the worker group is gone by itself.
 _END_TIMEOUT_S = 300.0
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenWay:
+    """From a node that does not reach another one."""
+
+    node_id: str
+    host: str
+    other_id: str
+    other_host: str
+
+    def told(self, first_ranks: Mapping[str, int]) -> str:
+        rank, other = first_ranks[self.node_id], first_ranks[self.other_id]
+        return f"rank {rank} on {self.host} does not reach rank {other} on {self.other_host}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +43,13 @@ class Inquiry:
 
     ``remains`` is what a lost rank left on its node, which is given by its id. ``last_lines`` is what can be
     learnt of ranks that stand still. ``unmet`` is the failure of ranks that did not join in so many seconds.
+    ``broken_ways`` are those between nodes.
     """
 
     remains: Callable[[str, Ready], Postmortem | None]
     last_lines: Callable[[Sequence[tuple[str, Ready]]], tuple[str, ...]]
     unmet: Callable[[tuple[int, ...], float], Failure]
+    broken_ways: Callable[[Sequence[str]], Sequence[BrokenWay]]
 
 
 class GroupMonitor:
@@ -100,6 +118,8 @@ class GroupMonitor:
         if self._progress is None:
             return self._false_start(now)
         if failure := self._progress.failure(now):
+            if failure.status == "hang" and not self._progress.silent(now):
+                failure = self._with_ways(failure)
             return replace(failure, log_tail=self._last_lines(failure.ranks or (0,)))
         return self._no_end(now)
 
@@ -125,6 +145,21 @@ class GroupMonitor:
         """The failure with the step of its ranks: of the one that was furthest behind."""
         steps = [self._steps[rank] for rank in failure.ranks if rank in self._steps]
         return failure if failure.step is not None or not steps else replace(failure, step=min(steps))
+
+    def _with_ways(self, failure: Failure) -> Failure:
+        """The failure of ranks that stand still, which names those that do not reach each other, if there are
+        any. Held responsible are then the fewest without whom the others can go on.
+        """
+        nodes = self.nodes(tuple(range(self._world_size)))
+        found = self._inquiry.broken_ways(nodes) if len(nodes) > 1 else ()
+        if not found:
+            return failure
+        first = {node: self.node_ids.index(node) for node in nodes}
+        left = ends_to_leave((first[way.node_id], first[way.other_id]) for way in found)
+        named = "; ".join(way.told(first) for way in found[:_MOST_NAMED])
+        more = f", and {len(found) - _MOST_NAMED} more ways" if len(found) > _MOST_NAMED else ""
+        ranks = [rank for rank, node in enumerate(self.node_ids) if first[node] in left]
+        return replace(failure, reason=f"{failure.reason}; {named}{more}", ranks=tuple(ranks))
 
     def _last_lines(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
         return self._inquiry.last_lines([(self.node_ids[rank], self.ready[rank]) for rank in ranks])

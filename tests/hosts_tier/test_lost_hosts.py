@@ -119,6 +119,27 @@ def test_a_host_on_which_workers_keep_dying_is_left_out_as_soon_as_there_is_anot
     training.stop(END_S)
 
 
+def test_of_two_hosts_that_no_longer_reach_each_other_one_is_left_out_as_soon_as_there_is_another(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    spec = write_spec(tmp_path, SPEC)
+    training = Training(cluster, spec, tmp_path / "store")
+    training.wait_for_step(MORE, START_S)
+    one, other = cluster.workers
+    before = training.attempt()
+    one.part_from(other)
+    training.wait_until(lambda: "does not reach" in training.log(), RECOVERY_S, "who does not reach whom")
+    spare = cluster.add("spare")
+    gets_on(training, before)
+    hosts = {host for host, _ in cluster.training_workers()}
+    assert spare in hosts and not {one, other} <= hosts, training.says()
+    # First where they stood still. Both ways are broken, since no answer returns.
+    hang = r"no step for 30 s; .*; rank 0 on worker-\d does not reach rank 1 on worker-\d; rank 1 on .*$"
+    assert re.search(hang, training.log(), re.MULTILINE), training.says()
+    training.stop(END_S)
+    assert_as_left_alone(training, spec, tmp_path / "alone")
+
+
 @pytest.mark.parametrize("fault", [a_host_loses_power, a_host_falls_silent])
 def test_a_run_that_no_host_comes_for_gives_up_when_it_has_waited_long_enough_and_goes_on_later(
     fault: Fault, cluster: Cluster, tmp_path: Path

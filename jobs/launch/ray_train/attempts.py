@@ -27,6 +27,7 @@ from jobs.launch.forkserver.beside_driver import DriverForkserver
 from jobs.launch.forkserver.pool import LoadedFor, kind_for, nodes_beside
 from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
+from jobs.launch.ray_train.node_links import broken_ways
 from jobs.launch.ray_train.on_nodes import on_node
 from jobs.launch.ray_train.ray_errors import is_not_placed, reason_of, untold
 from jobs.launch.ray_train.trainer import scratch, train_settings
@@ -291,4 +292,4 @@ def _stacks(standing: Sequence[tuple[str, Ready]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-_INQUIRY = Inquiry(remains=_remains, last_lines=_stacks, unmet=did_not_meet)
+_INQUIRY = Inquiry(remains=_remains, last_lines=_stacks, unmet=did_not_meet, broken_ways=broken_ways)

@@ -29,6 +29,7 @@ from jobs.execution.session_jobs import SessionJobs
 from jobs.launch.forkserver.beside_driver import DriverForkserver
 from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
+from jobs.launch.ray_train.node_links import broken_ways
 from jobs.launch.ray_train.on_nodes import on_node
 from jobs.launch.ray_train.ray_errors import is_not_placed, reason_of
 from jobs.launch.ray_train.trainer import scratch, train_settings
@@ -245,4 +246,4 @@ def _log_tail(standing: Sequence[tuple[str, Ready]]) -> tuple[str, ...]:
     return remains.log_tail if remains else ()
 
 
-_INQUIRY = Inquiry(remains=_remains, last_lines=_log_tail, unmet=did_not_join)
+_INQUIRY = Inquiry(remains=_remains, last_lines=_log_tail, unmet=did_not_join, broken_ways=broken_ways)

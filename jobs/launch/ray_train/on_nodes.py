@@ -1,6 +1,7 @@
-"""Calls a function on another node of the cluster, such as one that reads what a worker left there."""
+"""Calls a function on other nodes of the cluster, such as one that reads what a worker left there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
@@ -19,10 +20,24 @@ def on_node(
     """
     if node_id == ray.get_runtime_context().get_node_id():
         return ask(*about)
+    return on_each_node([node_id], ask, *about, timeout_s=timeout_s).get(node_id)
+
+
+def on_each_node(
+    node_ids: Sequence[str], ask: Callable[..., Answer], *about: Any, timeout_s: float = _TIMEOUT_S
+) -> dict[str, Answer]:
+    """What ``ask`` answers on these nodes, all at once; without the nodes that do not answer in time."""
+    tasks = {_task(node_id, ask).remote(*about): node_id for node_id in node_ids}
+    answers: dict[str, Answer] = {}
+    in_time, late = ray.wait([*tasks], num_returns=len(tasks), timeout=timeout_s) if tasks else ([], [])
+    for task in in_time:
+        with suppress(RayError):
+            answers[tasks[task]] = ray.get(task, timeout=timeout_s)
+    for task in late:
+        ray.cancel(task, force=True)
+    return answers
+
+
+def _task(node_id: str, ask: Callable[..., Answer]) -> Any:
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    task: Any = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(ask)
-    try:
-        answer: Answer = ray.get(task.remote(*about), timeout=timeout_s)
-    except RayError:
-        return None
-    return answer
+    return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(ask)

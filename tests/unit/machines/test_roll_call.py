@@ -59,8 +59,13 @@ def test_a_rank_that_reaches_no_other_is_at_fault() -> None:
     assert fault({0: (), 1: (), 2: (), 3: (0, 1, 2)}) == (3,)
 
 
-def test_one_broken_way_is_the_fault_of_both_its_ends() -> None:
-    assert fault({0: (), 1: (3,), 2: (), 3: ()}) == (1, 3)
+def test_of_one_broken_way_one_end_is_done_without() -> None:
+    assert fault({0: (), 1: (3,), 2: (), 3: ()}) == (3,)
+    assert fault({0: (), 1: (), 2: (), 3: (1,)}) == (3,)
+
+
+def test_of_two_that_do_not_reach_each_other_one_is_done_without() -> None:
+    assert fault({0: (1,), 1: (0,)}, cards("10.0.0.1", "10.0.0.2")) == (1,)
 
 
 def test_where_nobody_reaches_anybody_all_are_named_however_many_they_are() -> None:
@@ -192,7 +197,7 @@ def test_machines_of_one_name_are_tried_too(monkeypatch: pytest.MonkeyPatch) -> 
         Card(rank=rank, host="worker", address=f"10.0.0.{rank}", interface="eth0", port=1) for rank in (0, 1)
     ]
     found = at_the_roll_call(Store(), same)
-    assert [error.ranks for error in found if isinstance(error, Unmet)] == [(0, 1)] * 2
+    assert [error.ranks for error in found if isinstance(error, Unmet)] == [(1,)] * 2
 
 
 def test_an_address_that_is_not_there_is_no_traceback() -> None:

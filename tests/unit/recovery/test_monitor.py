@@ -1,5 +1,6 @@
 """When an attempt's driver ends it: a hang, a silent rank, a start that never comes, a lost worker."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -14,7 +15,7 @@ from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
 from jobs.execution.causes import cause_of
 from jobs.execution.hang_detection import limits_of
 from jobs.execution.messages import Heartbeat, SessionLimits
-from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_meet
+from jobs.execution.monitor import BrokenWay, GroupMonitor, Inquiry, did_not_meet
 from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Saving
@@ -34,15 +35,26 @@ class Watched:
         self.nodes = nodes
         self.now = 0.0
         self.asked: list[str] = []
+        # Asked of which nodes, and what is found of them.
+        self.asked_ways: list[tuple[str, ...]] = []
+        self.broken: list[tuple[str, str]] = []
 
         def look(node_id: str, _ready: Ready) -> Postmortem | None:
             self.asked.append(node_id)
             return remains
 
+        def ways(node_ids: Sequence[str]) -> list[BrokenWay]:
+            self.asked_ways.append(tuple(node_ids))
+            return [
+                BrokenWay(node_id=one, host=f"host-{one}", other_id=other, other_host=f"host-{other}")
+                for one, other in self.broken
+            ]
+
         inquiry = Inquiry(
             remains=look,
             last_lines=lambda standing: tuple(f"{node}: rank {ready.rank}" for node, ready in standing),
             unmet=did_not_meet,
+            broken_ways=ways,
         )
         self.life = GroupMonitor(len(nodes), LIMITS, 0.0, inquiry)
 
@@ -92,11 +104,11 @@ def echo(rank: int) -> Raised:
     return Raised(run_id="r", rank=rank, failure=closed)
 
 
-def stepping() -> Watched:
-    watched = Watched().begin()
+def stepping(nodes: tuple[str, ...] = ("a", "b")) -> Watched:
+    watched = Watched(nodes=nodes).begin()
     for number in range(5):
         watched.now += 1
-        watched.step(number)
+        watched.step(number, ranks=tuple(range(len(nodes))))
     return watched
 
 
@@ -118,11 +130,61 @@ def test_no_step_for_half_a_minute_is_a_hang_and_names_the_rank_behind() -> None
     assert cause_of(failure) == "hang"
 
 
+@pytest.mark.parametrize(
+    ("broken", "says", "ranks"),
+    [
+        ([], "furthest behind, in productive at step 4 of 60", (0, 1, 2, 3)),
+        ([("b", "c")], "of 60; rank 2 on host-b does not reach rank 3 on host-c", (3,)),
+        (
+            [("c", "b"), ("b", "c")],
+            "rank 3 on host-c does not reach rank 2 on host-b; "
+            "rank 2 on host-b does not reach rank 3 on host-c",
+            (3,),
+        ),
+        ([("a", "b"), ("c", "a")], "rank 3 on host-c does not reach rank 0 on host-a", (0, 1)),
+    ],
+)
+def test_ranks_that_all_stand_still_are_asked_whom_they_reach(
+    broken: list[tuple[str, str]], says: str, ranks: tuple[int, ...]
+) -> None:
+    watched = stepping(("a", "a", "b", "c"))
+    watched.broken = broken
+    watched.wait(31, number=4, ranks=(0, 1, 2, 3))
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.endswith(says)
+    assert failure.ranks == watched.life.held_against(failure) == ranks
+    assert cause_of(failure) == "hang"
+    assert watched.asked_ways == [("a", "b", "c")]
+    assert failure.log_tail[0] == f"{'aabc'[ranks[0]]}: rank {ranks[0]}"
+
+
+def test_not_all_of_very_many_broken_ways_are_named() -> None:
+    nodes = tuple("abcd")
+    watched = stepping(nodes)
+    watched.broken = [(one, other) for one in nodes for other in nodes if one != other]
+    watched.wait(31, number=4, ranks=(0, 1, 2, 3))
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.count("does not reach") == 8
+    assert failure.reason.endswith(", and 4 more ways")
+    assert failure.ranks == (1, 2, 3)
+
+
+def test_ranks_of_one_node_are_not_asked_whom_they_reach() -> None:
+    watched = stepping(("a", "a"))
+    watched.wait(31, number=4)
+    assert watched.verdict() is not None
+    assert watched.asked_ways == []
+
+
 def test_a_rank_that_is_stopped_is_silent_and_named() -> None:
     watched = stepping()
     watched.wait(31, number=4, ranks=(0,))
     failure = watched.verdict()
     assert failure is not None
+    # Their node may be gone, and nobody waits for its answer.
+    assert watched.asked_ways == []
     assert failure.reason.startswith("rank 1 is silent for 30 s")
     assert failure.log_tail == ("b: rank 1",)
 

@@ -33,6 +33,7 @@ class Group:
             remains=lambda _node_id, _ready: remains,
             last_lines=lambda _standing: remains.log_tail if remains else (),
             unmet=did_not_join,
+            broken_ways=lambda _node_ids: (),
         )
         self.life = SessionJobs(jobs("a", "b"), GroupMonitor(2, LIMITS, 0, inquiry))
         self.events: list[Event] = []

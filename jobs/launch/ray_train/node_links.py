@@ -1,0 +1,56 @@
+"""Which nodes of a worker group reach each other, asked of the nodes once its ranks stand still.
+
+Each tries to connect to where Ray listens on the others. Says nothing of a node that does not answer in time,
+nor of a port that is closed to ranks alone.
+"""
+
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import ray
+from ray.exceptions import RayError
+
+from jobs.execution.monitor import BrokenWay
+from jobs.launch.ray_train.on_nodes import on_each_node
+
+# A question to each node, and on each as many connections.
+_MOST_NODES = 64
+_CONNECT_S, _ANSWER_S = 5.0, 20.0
+_AT_ONCE = 32
+
+
+def broken_ways(node_ids: Sequence[str]) -> list[BrokenWay]:
+    """``node_ids`` are each once. Asks at most the first 64."""
+    try:
+        by_id = {node["NodeID"]: node for node in ray.nodes()}
+    except RayError:  # The head is away.
+        return []
+    known = [by_id[one] for one in node_ids if one in by_id][:_MOST_NODES]
+    places = [(node["NodeManagerAddress"], int(node["NodeManagerPort"])) for node in known]
+    told = on_each_node([node["NodeID"] for node in known], unreached, places, timeout_s=_ANSWER_S)
+    return [
+        BrokenWay(
+            node_id=node["NodeID"],
+            host=node["NodeManagerHostname"],
+            other_id=known[number]["NodeID"],
+            other_host=known[number]["NodeManagerHostname"],
+        )
+        for node in known
+        for number in told.get(node["NodeID"], ())
+        if known[number] is not node
+    ]
+
+
+def unreached(places: Sequence[tuple[str, int]]) -> list[int]:
+    """Returns the numbers of the places that this process cannot connect to."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [number for number, is_reached in enumerate(pool.map(_reaches, places)) if not is_reached]
+
+
+def _reaches(place: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(place, _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
