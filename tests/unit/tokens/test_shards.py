@@ -88,3 +88,13 @@ def test_a_shard_that_was_cut_short_is_named_with_the_first_token_that_lacks() -
     assert shards.read(0, 4) == struct.pack("<4H", 1, 2, 3, 4)
     with pytest.raises(DataError, match=r"1\.bin was cut short: token 2 of 4 is not there"):
         shards.read(1, 5)
+
+
+def test_what_lies_behind_a_shard_s_ids_in_its_file_belongs_to_no_sample() -> None:
+    store = Slow()
+    store.put("0.bin", struct.pack("<9H", *range(8), 99))
+    store.put("1.bin", struct.pack("<8H", *range(8, 16)))
+    shards = tuple(TokenShard(name=f"{number}.bin", num_tokens=8) for number in range(2))
+    ids, read = Shards(store, TokenIndex(dtype="uint16", shards=shards)).read_near([4, 5, 8], 4, 1.0)
+    assert read == {0, 2}
+    assert struct.unpack("<12H", ids) == (4, 5, 6, 7, 0, 0, 0, 0, 8, 9, 10, 11)
