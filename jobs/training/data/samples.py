@@ -39,6 +39,7 @@ _NEAR_S = 0.02
 # Torch deals out more numbers to threads of its own, a team for each reader.
 _SERIAL = 2**15
 _TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
 
 
 class Source(Readable, Protocol):
@@ -292,9 +293,16 @@ class TokenSource:
         are_known = True
         for part, raw in zip(rows.split(_SERIAL), read.split(_SERIAL), strict=True):
             part.copy_(raw)
-            ids = part & self._id_mask if self._id_mask != ALL_BITS else part
-            are_known = are_known and int(ids.amax()) < self._vocab_size
+            are_known = are_known and self._are_known(raw, part)
         return rows, are_known
+
+    def _are_known(self, raw: Tensor, ids: Tensor) -> bool:
+        signed = _SIGNED[raw.dtype]
+        if self._id_mask == ALL_BITS and self._vocab_size <= torch.iinfo(signed).max:
+            # These are fewer bytes to look at. An id that they are too short for is below 0.
+            least, most = raw.view(signed).aminmax()
+            return int(least) >= 0 and int(most) < self._vocab_size
+        return int((ids & self._id_mask).amax()) < self._vocab_size
 
     def _sample(self, number: int) -> Tensor:
         start = self._windows.start_of(number)

@@ -58,6 +58,8 @@ class Shards:
         self._shards = index.shards
         self._width = DTYPE_BYTES[index.dtype]
         self._ends = list(accumulate(shard.num_tokens for shard in index.shards))
+        # New memory would be filled with zeros first, and be given page by page.
+        self._near = bytearray()
 
     def read(self, start: int, count: int) -> bytearray:
         """The little-endian ids of ``count`` tokens from token ``start`` on, also across shards."""
@@ -71,12 +73,16 @@ class Shards:
             into, start, number = into[len(here) :], self._ends[number], number + 1
         return ids
 
-    def read_near(self, starts: Sequence[int], count: int, most_s: float) -> tuple[bytearray, set[int]]:
+    def read_near(self, starts: Sequence[int], count: int, most_s: float) -> tuple[memoryview, set[int]]:
         """The ids of ``count`` tokens from each of ``starts`` on, one behind another, and which of them were
-        read. The others are 0: they are far, are not as expected, or would take more than ``most_s``.
+        read. Of others they are any: those are far, are not as expected, or would take more than ``most_s``.
+
+        One thread at a time calls it, and the ids are good until it calls again.
         """
         size = count * self._width
-        ids = bytearray(len(starts) * size)
+        if len(self._near) < len(starts) * size:
+            self._near = bytearray(len(starts) * size)
+        ids = memoryview(self._near)[: len(starts) * size]
         if not isinstance(self._store, Near):
             return ids, set()
         of_shards: defaultdict[int, list[int]] = defaultdict(list)
@@ -84,7 +90,7 @@ class Shards:
             number = bisect_right(self._ends, start)
             if start + count <= self._ends[number]:
                 of_shards[number].append(place)
-        into, read, end_s = memoryview(ids), set[int](), time.monotonic() + most_s
+        read, end_s = set[int](), time.monotonic() + most_s
         most = 1
         for number, places in of_shards.items():
             shard = self._shards[number]
@@ -93,7 +99,7 @@ class Shards:
             while part := places[at : at + most]:
                 at, most = at + most, _PIECES
                 pieces = [
-                    ((starts[place] - begin) * self._width, into[place * size : (place + 1) * size])
+                    ((starts[place] - begin) * self._width, ids[place * size : (place + 1) * size])
                     for place in part
                 ]
                 if time.monotonic() > end_s or not self._store.fill(shard.name, pieces):

@@ -28,7 +28,7 @@ from jobs.training.data.synthetic import sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import NEWEST_ORDER, ORDERS, SampleOrder, sample_at
 from jobs.training.task.task import Mixture, Saving, ShardCacheLimits, Task, Tokens, WeightedTokens
-from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
+from jobs.training.task.token_index import DataError, TokenDtype, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
 from tests.live.late_device import LATE, LateDevice
 from tests.live.trainings import CPU, recipe_for
@@ -49,15 +49,17 @@ class World:
 WORLDS = [World(size=1, micro_batch=4, grad_accum=2), World(size=4, micro_batch=1, grad_accum=2)]
 
 
-def write_tokens(place: Path, ids: list[int], shard_tokens: int = 700) -> Tokens:
+def write_tokens(
+    place: Path, ids: list[int], shard_tokens: int = 700, dtype: TokenDtype = "uint16"
+) -> Tokens:
     shards = []
     for first in range(0, len(ids), shard_tokens):
         part = ids[first : first + shard_tokens]
-        data = struct.pack(f"<{len(part)}H", *part)
+        data = struct.pack(f"<{len(part)}{'H' if dtype == 'uint16' else 'I'}", *part)
         LocalStore(place).put(f"{first:06}.bin", data)
         digest = hashlib.sha256(data).hexdigest()
         shards.append(TokenShard(name=f"{first:06}.bin", num_tokens=len(part), sha256=digest))
-    index = TokenIndex(dtype="uint16", shards=tuple(shards))
+    index = TokenIndex(dtype=dtype, shards=tuple(shards))
     windows = cut_into_windows(len(ids), seq_len=32, num_held_out=NUM_HELD_OUT)
     return Tokens(url=str(place), index=index, windows=windows)
 
@@ -325,11 +327,19 @@ def test_a_shard_that_is_larger_than_all_memory_is_read_without_being_held(tmp_p
     assert psutil.Process().memory_info().rss - before < 64 * 2**20 < num_bytes / 100
 
 
-def test_an_id_beyond_the_vocabulary_is_found_as_it_is_read_with_its_shard(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "wrong"),
+    [("uint16", 512), ("uint16", 2**15), ("uint16", 2**16 - 1), ("uint32", 2**31), ("uint32", 2**32 - 1)],
+)
+def test_an_id_beyond_the_vocabulary_is_found_as_it_is_read_with_its_shard(
+    dtype: TokenDtype, wrong: int, tmp_path: Path
+) -> None:
     ids = [number % 511 for number in range(3000)]
-    ids[1500] = 512
-    (ranks,) = samples_of(WORLDS[0], write_tokens(tmp_path, ids))
-    with pytest.raises(DataError, match=r"001400\.bin: has the token id 512, but .* ends at 511; pack"):
+    ids[1500] = wrong
+    (ranks,) = samples_of(WORLDS[0], write_tokens(tmp_path, ids, dtype=dtype))
+    with pytest.raises(
+        DataError, match=rf"001400\.bin: has the token id {wrong:,}, but .* ends at 511; pack"
+    ):
         for position in range(0, 88, 8):
             ranks.rows(position)
 
