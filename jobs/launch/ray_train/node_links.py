@@ -4,20 +4,18 @@ Each tries to connect to where Ray listens on the others. Says nothing of a node
 nor of a port that is closed to ranks alone.
 """
 
-import socket
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import ray
 from ray.exceptions import RayError
 
+from cluster.probe.broken_ways import unreached
 from jobs.execution.monitor import BrokenWay
 from jobs.launch.ray_train.on_nodes import on_each_node
 
 # A question to each node, and on each as many connections.
 _MOST_NODES = 64
-_CONNECT_S, _ANSWER_S = 5.0, 20.0
-_AT_ONCE = 32
+_ANSWER_S = 20.0
 
 
 def broken_ways(node_ids: Sequence[str]) -> list[BrokenWay]:
@@ -40,17 +38,3 @@ def broken_ways(node_ids: Sequence[str]) -> list[BrokenWay]:
         for number in told.get(node["NodeID"], ())
         if known[number] is not node
     ]
-
-
-def unreached(places: Sequence[tuple[str, int]]) -> list[int]:
-    """Returns the numbers of the places that this process cannot connect to."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [number for number, is_reached in enumerate(pool.map(_reaches, places)) if not is_reached]
-
-
-def _reaches(place: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(place, _CONNECT_S).close()
-    except OSError:
-        return False
-    return True

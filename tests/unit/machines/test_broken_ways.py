@@ -3,7 +3,7 @@
 import socket
 from contextlib import closing
 
-from jobs.launch.ray_train.node_links import unreached
+from cluster.probe.broken_ways import unreached
 
 
 def test_what_a_process_does_not_reach_is_told_by_its_number() -> None:
