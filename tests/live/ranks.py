@@ -27,9 +27,13 @@ _GRACE_S = 2.0
 # Ranks are a CPU's, also on a machine with devices: their group is gloo's.
 ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
 _SPAWN = multiprocessing.get_context("spawn")
-# Its children begin with everything imported: a start takes a moment instead of seconds.
+# Its children begin with everything imported: a start takes a moment instead of seconds. What comes after the
+# strategies is else imported by each rank in its first step, by torch, by its recorder and by pyarrow.
+_EVERYTHING = ("tests.live.cpu_only", "tests.live.attempts")
+_EVERYTHING += tuple(f"jobs.training.strategies.{name}" for name in ("ddp", "fsdp", "zero"))
+_EVERYTHING += ("torch._dynamo", "reporting.recording.sinks", "pandas")
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.live.cpu_only", "tests.live.attempts", "jobs.training.strategies.zero"])
+FORKS.set_forkserver_preload([*_EVERYTHING])
 
 
 class RankFailed(AssertionError):
