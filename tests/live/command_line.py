@@ -43,7 +43,7 @@ def run(
     return subprocess.run(
         command,
         cwd=ROOT,
-        env=_environment() | environment,
+        env=environment_of_commands() | environment,
         capture_output=True,
         text=True,
         timeout=deadline_s,
@@ -63,7 +63,7 @@ def running(
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=_environment() | environment,
+        env=environment_of_commands() | environment,
         stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
@@ -110,7 +110,7 @@ def _title(process: psutil.Process) -> str:
     return ""
 
 
-def _environment() -> dict[str, str]:
+def environment_of_commands() -> dict[str, str]:
     """Without what would send us to somebody's cluster or job. Ranks are single-threaded, as under Ray: where
     tests run side by side, threads that wait for each other in each product do hardly a step in a minute.
     """

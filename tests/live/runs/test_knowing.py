@@ -13,6 +13,7 @@ from checkpointing.stores.local import LocalStore
 from reporting.long_runs.summarising import long_runs
 from reporting.long_runs.summary import LongRun
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
+from tests.live.forked_command import run_forked
 from tests.live.runs.test_train import a_worker_of, num_commits, train_command, wait_until
 
 RUN = """
@@ -53,7 +54,7 @@ def test_a_loss_that_goes_wrong_rings_the_users_command_and_status_tells_that_it
     store, told = tmp_path / "store", tmp_path / "told.jsonl"
     settings = DIVERGES % (sys.executable, told)
     spec = write_spec(tmp_path, RUN + settings)
-    done = run(train_command(spec, store, "--executor", "inline"))
+    done = run_forked(train_command(spec, store, "--executor", "inline"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "r: alarm: loss not finite: " in done.stdout
     alarms = [json.loads(line) for line in told.read_text().splitlines()]

@@ -7,6 +7,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.signing import VARIABLE
 from checkpointing.stores.local import LocalStore
 from tests.live.command_line import run, write_spec
+from tests.live.forked_command import run_forked
 
 SPEC = """
 name: r
@@ -43,7 +44,7 @@ def test_a_log_that_was_exchanged_once_the_driver_looked_at_it_is_not_begun_from
     key.chmod(0o600)
     spec = str(write_spec(tmp_path, SPEC))
     flags = ["train", spec, "--store", str(store), "--executor", "inline", "--no-retry"]
-    done = run([sys.executable, "-m", "jobs.cli", *flags, "--run", "planted"])
+    done = run_forked([sys.executable, "-m", "jobs.cli", *flags, "--run", "planted"])
     assert done.returncode == 0, done.stderr
     first = Repository(LocalStore(store), "planted").refresh().generations[0]
 
@@ -55,6 +56,6 @@ def test_a_log_that_was_exchanged_once_the_driver_looked_at_it_is_not_begun_from
     assert not [*LocalStore(store).list("runs/r/gen")]
 
     begin[-1] += f"/gen/{first.name}"
-    done = run([sys.executable, "-m", "jobs.cli", *begin], **{VARIABLE: str(key)})
+    done = run_forked([sys.executable, "-m", "jobs.cli", *begin], **{VARIABLE: str(key)})
     assert done.returncode == 0, done.stderr
     assert f"{first.name}: chosen" in done.stdout + done.stderr

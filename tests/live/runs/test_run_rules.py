@@ -14,6 +14,7 @@ from jobs.training.task.presets import preset
 from tests.conftest import strict_json
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.command_line import files, run, running, write_spec
+from tests.live.forked_command import run_forked
 from tests.live.runs.test_train import num_commits, train_command, wait_until
 
 ALONE = """
@@ -47,7 +48,7 @@ def test_a_benchmark_leaves_nothing_anywhere(executor: str, tmp_path: Path) -> N
 def test_a_log_that_went_back_or_is_gone_costs_no_checkpoint_that_it_does_not_name(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, ALONE.replace("steps: 4", "steps: 8")), tmp_path / "store"
     command = inline(spec, store, "--set", "checkpoint.local.dir=null")
-    first = run(command)
+    first = run_forked(command)
     assert first.returncode == 0, first.stderr
     log, gen = store / "runs/r/log", store / "runs/r/gen"
     saved = {path.name for path in gen.iterdir()}
@@ -55,17 +56,17 @@ def test_a_log_that_went_back_or_is_gone_costs_no_checkpoint_that_it_does_not_na
     for record in sorted(log.iterdir())[-6:]:
         record.unlink()
 
-    refused = run(command)
+    refused = run_forked(command)
     assert refused.returncode == 2, refused.stderr
     assert "newer records are gone: it does not name" in refused.stderr
     assert max(saved) in refused.stderr and "--resume NAME" in refused.stderr
-    named = run([*command, "--resume", max(saved)])
+    named = run_forked([*command, "--resume", max(saved)])
     assert named.returncode == 0, named.stderr
     assert f"{max(saved)} is whole and its commit was not in the log" in named.stdout + named.stderr
 
     for record in log.iterdir():
         record.unlink()
-    begun = run([*command, "--fresh"])
+    begun = run_forked([*command, "--fresh"])
     assert begun.returncode == 0, begun.stderr
     assert "4 whole generations that the log does not name: kept" in begun.stdout + begun.stderr
     now = {path.name for path in gen.iterdir()}
@@ -75,7 +76,7 @@ def test_a_log_that_went_back_or_is_gone_costs_no_checkpoint_that_it_does_not_na
 
 def test_another_training_under_the_same_name_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     spec, store, out = write_spec(tmp_path, ALONE), tmp_path / "store", tmp_path / "out"
-    first = run(inline(spec, store, "--set", f"on_finish.export={out}"))
+    first = run_forked(inline(spec, store, "--set", f"on_finish.export={out}"))
     assert first.returncode == 0, first.stderr
     assert f"r: exported to {out}: 39 tensors" in first.stdout
     assert files(out) == ["config.json", "model.safetensors"]
@@ -84,8 +85,10 @@ def test_another_training_under_the_same_name_is_refused_and_nothing_is_lost(tmp
     without_its_cluster = run(train_command(spec, store), RAY_ADDRESS="127.0.0.1:1")
     assert without_its_cluster.returncode == 0, without_its_cluster.stderr
     assert "r: finished at step 4, nothing to do" in without_its_cluster.stdout
-    finished = run(inline(spec, store, "--set", "seed=3"))
-    longer = run(inline(spec, store, "--set", "steps=6", "--set", "data.samples=32", "--set", "seed=3"))
+    finished = run_forked(inline(spec, store, "--set", "seed=3"))
+    longer = run_forked(
+        inline(spec, store, "--set", "steps=6", "--set", "data.samples=32", "--set", "seed=3")
+    )
     assert (finished.returncode, longer.returncode) == (2, 2)
     seed = "longhaul train: seed: the run r has 0, this spec 3; put it back (--set seed=0)"
     assert finished.stderr.splitlines()[0] == seed
@@ -108,7 +111,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_started(tmp_path
 def test_a_loss_that_is_never_finite_ends_a_run_with_its_cause_on_the_last_line(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, ALONE), tmp_path / "store"
     diverging = ("--set", "steps=60", "--set", "optimizer={lr: 1e30, warmup_steps: 1}", "--json")
-    done = run(inline(spec, store, *diverging))
+    done = run_forked(inline(spec, store, *diverging))
     assert done.returncode == 1, done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith(
