@@ -1,14 +1,17 @@
-"""The store that gloo's words go through, each with a MAC.
+"""The store that gloo's words go through, each with a MAC, and a group over gloo beside one over NCCL.
 
 gloo copies its peers' addresses out of the store as they lay in another rank's memory, and takes the lengths
 that stand there. Whoever changes one ends the process with a memory error, or makes it write where he likes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from cluster.probe.roll_call import stranger_wrote
 from cluster.run_key import Refused, read, sign
@@ -17,6 +20,10 @@ from cluster.run_key import Refused, read, sign
 _MOST_BYTES = 2**23
 # Of a store that is made in Python, torch keeps no more than its own half, and asks it for each new group.
 _kept: list["GlooStore"] = []
+# How many groups each default group has beside it: of two, one must not read the other's words.
+_numbers: WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = WeakKeyDictionary()
+# Who drops a group waits for its threads, and they perhaps for a rank that is gone.
+_open: set["GlooGroup"] = set()
 
 
 class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does not list it
@@ -29,8 +36,7 @@ class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does no
         super().__init__()
         self._inner = inner
         self._key = key
-        self._place = place
-        _kept[:] = [self]
+        self.place = place
 
     def set(self, name: str, value: bytes | str) -> None:
         # A text comes from torch's own barrier, see TORCH_DIST_INIT_BARRIER.
@@ -41,7 +47,7 @@ class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does no
         try:
             return read(self._key, _subject(name), self._inner.get(name), _MOST_BYTES)
         except Refused:
-            raise stranger_wrote(self._place) from None
+            raise stranger_wrote(self.place) from None
 
     def wait(self, names: Sequence[str], *timeout: timedelta) -> None:
         self._inner.wait(names, *timeout)
@@ -51,6 +57,43 @@ class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does no
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._inner.set_timeout(timeout)
+
+
+def for_default_group(inner: Any, key: bytes, place: str) -> GlooStore:
+    """Returns a store that lives as long as the default group, as which a process has one at a time."""
+    _kept[:] = [GlooStore(inner, key, place)]
+    return _kept[0]
+
+
+class GlooGroup(dist.ProcessGroupGloo):
+    """The ranks of the default group once more, over gloo, beside whatever connects that one. Every rank
+    makes it, and closes it once nobody waits in it.
+
+    Its words carry a MAC with ``key``. The store of the default group need not: what asks it in C++ threads,
+    as NCCL does, must not wait for Python. Raises ``Unmet`` as ``GlooStore`` does.
+    """
+
+    def __init__(self, key: bytes, timeout_s: float) -> None:
+        world = dist.group.WORLD
+        assert world is not None
+        inner = world.get_group_store()
+        # torch keeps no more than its own half of it.
+        self._store = GlooStore(inner, key, _place_of(inner))
+        named = PrefixStore(f"beside/{next(_numbers.setdefault(world, count()))}", self._store)
+        super().__init__(named, world.rank(), world.size(), timedelta(seconds=timeout_s))
+        _open.add(self)
+
+    def close(self) -> None:
+        _open.discard(self)
+
+
+def _place_of(store: Any) -> str:
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, GlooStore):
+        return store.place
+    # A file's has none, and no strangers either.
+    return f"{store.host}:{store.port}" if hasattr(store, "port") else "this machine"
 
 
 def _subject(name: str) -> tuple[str, str]:

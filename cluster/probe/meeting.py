@@ -35,7 +35,8 @@ from cluster.run_key import KEY_BYTES, mac
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
+
+    from cluster.probe.gloo_store import GlooGroup
 
 # These variables keep gloo and NCCL on loopback; values that the user has set stay.
 ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -124,7 +125,7 @@ def join(
     """
     import torch.distributed as dist
 
-    from cluster.probe.gloo_store import GlooStore
+    from cluster.probe.gloo_store import for_default_group
 
     timeout = timedelta(seconds=timeout_s)
     store = _store(meeting, rank, world_size, timeout)
@@ -133,7 +134,7 @@ def join(
     cards = all_met(signed, rank, world_size, of_one_machine=is_of_one, within_s=min(timeout_s, COMING_S))
     if backend == "gloo" and not is_of_one:
         # NCCL asks its store in threads of its own, which must not wait for Python.
-        store = GlooStore(store, key, place)
+        store = for_default_group(store, key, place)
     with told_if_late(cards, connecting_s(world_size), tell_late):
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device
@@ -223,18 +224,19 @@ def tcp_store(address: str, port: int, listener: socket.socket | None, timeout: 
     )
 
 
-def prove(key: bytes, group: "dist.ProcessGroup | None" = None) -> None:
+def prove(key: bytes, group: "GlooGroup | None" = None) -> None:
     """Proves that all ranks of the group know the key; every rank must call it. Raises ``Stranger``
-    otherwise.
+    otherwise. Without a ``group`` it is the default one.
 
     Each rank answers to random bytes that all ranks have just drawn, so an old answer is worthless.
     """
     import torch.distributed as dist
 
+    ranks: Any = group or dist.group.WORLD
     own = secrets.token_bytes(KEY_BYTES)
-    challenges = _gathered(own, group)
-    rank, challenge = dist.get_rank(group), b"".join(challenges)
-    answers = _gathered(mac(key, _subject(rank), challenge), group)
+    challenges = _gathered(own, ranks)
+    rank, challenge = ranks.rank(), b"".join(challenges)
+    answers = _gathered(mac(key, _subject(rank), challenge), ranks)
     wrong = [
         f"rank {rank}"
         for rank, answer in enumerate(answers)
@@ -251,15 +253,14 @@ def _subject(rank: int) -> tuple[str | int, ...]:
     return ("sits in the place of", rank)
 
 
-def _gathered(own: bytes, group: "dist.ProcessGroup | None") -> list[bytes]:
+def _gathered(own: bytes, ranks: Any) -> list[bytes]:
     """Returns all ranks' bytes. The length is the same on each rank, so no rank decides how many bytes are
     read.
     """
     import torch
-    import torch.distributed as dist
 
-    device = "cpu" if dist.get_backend(group) == "gloo" else "cuda"
+    device = "cpu" if ranks.name() == "gloo" else "cuda"
     tensor = torch.tensor(list(own), dtype=torch.uint8, device=device)
-    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(gathered, tensor, group=group)
+    gathered = [torch.empty_like(tensor) for _ in range(ranks.size())]
+    ranks.allgather([gathered], [tensor]).wait()
     return [bytes(one.tolist()) for one in gathered]

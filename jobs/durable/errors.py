@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.stores.contract import StoreError
 from cluster.probe.meeting import Stranger
+from cluster.probe.roll_call import Unmet
 from jobs.commandline.usage_error import SpecError
 from jobs.training.health.problems import PeerFailed
 from jobs.training.loop.rank_checks import NotThere
@@ -14,7 +15,7 @@ from jobs.training.state.plain_state import NoPlainState
 
 _EXPECTED = (
     SpecError, StoreError, NothingToResume, Unfit, Fenced, NoPlainState, NoGroup, NotThere, PeerFailed,
-    Stranger,
+    Stranger, Unmet,
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from cluster.inventory import ClusterError
 from cluster.local_ray.variables import variables
 from cluster.probe import door
+from cluster.probe.gloo_store import for_default_group
 from cluster.probe.interfaces import towards
 from cluster.probe.meeting import Stranger, on_loopback, prove
 from cluster.probe.roll_call import COMING_S, Rank0Gone, Unmet, all_met, connecting_s, told_if_late
@@ -225,23 +226,23 @@ def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterato
             store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             store.set_timeout(timeout)
             try:
-                # ``torchrun`` gives ranks no secret, and leaves no node out by what they say here.
+                # ``torchrun`` leaves no node out by what they say here.
                 where, is_of_one = os.environ.get("MASTER_ADDR", "this machine"), place.is_of_one_machine
                 unsigned = SignedStore(store, b"", where, is_open=not is_of_one)
                 cards = all_met(unsigned, rank, size, of_one_machine=is_of_one, within_s=COMING_S)
+                with told_if_late(cards, connecting_s(size), _end_with):
+                    dist.init_process_group(
+                        door.collective_backend(device),
+                        store=for_default_group(store, place.key, where) if device.type == "cpu" else store,
+                        rank=rank,
+                        world_size=size,
+                        timeout=timeout,
+                        device_id=None if device.type == "cpu" else device,
+                    )
             except (Unmet, Rank0Gone) as problem:
                 # All ranks end with the same sentence, which is all that anybody needs.
                 print(problem, file=sys.stderr, flush=True)
                 raise SystemExit(EXIT_FAILED) from None
-            with told_if_late(cards, connecting_s(size), _end_with):
-                dist.init_process_group(
-                    door.collective_backend(device),
-                    store=store,
-                    rank=rank,
-                    world_size=size,
-                    timeout=timeout,
-                    device_id=None if device.type == "cpu" else device,
-                )
         try:
             yield device
         finally:

@@ -9,14 +9,15 @@ The word is a sum of whole numbers, so it is the same on all ranks to the bit. A
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import reduce
 from math import isfinite
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from checkpointing.saving.cadence import Busy, Order
+from cluster.probe.gloo_store import GlooGroup
 from cluster.probe.meeting import prove
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.stop_request import STRONGEST, Aim, StopRequest, aim_of, strength, stronger
@@ -83,9 +84,9 @@ class Control:
         self.aim: Aim | None = None
         self._stop_request = stop_request
         # A group of its own, on the CPU: the step's collectives must not wait for it, nor it for a device.
-        self._group: dist.ProcessGroup | None = None
+        self._group: Any = None
         if dist.is_initialized():
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+            self._group = GlooGroup(key, timeout_s)
             # The new group has new connections, and a stranger may have taken a rank's seat in them.
             prove(key, self._group)
         self._num_sums = num_sums
@@ -113,7 +114,7 @@ class Control:
         word = [*ordered, *own, *requests, *_in_units(loss), *_sums_in_units(sums, self._num_sums)]
         self._word.copy_(torch.tensor(word, dtype=torch.int64))
         if self._group is not None:
-            self._work = dist.all_reduce(self._word, group=self._group, async_op=True)
+            self._work = self._group.allreduce([self._word])
 
     def end(self) -> Agreed:
         if self._work is not None:
@@ -161,26 +162,26 @@ class Control:
         """The mean over all ranks, the same on each to the bit. Waits for all ranks."""
         total = torch.tensor(value, dtype=torch.float64)
         if self._group is not None:
-            dist.all_reduce(total, group=self._group)
+            self._group.allreduce([total]).wait()
         return total.item() / self._num_ranks
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """The sum of each over all ranks. Waits for all ranks, unless there are no values."""
         totals = torch.tensor(values, dtype=torch.float64)
         if self._group is not None and values:
-            dist.all_reduce(totals, group=self._group)
+            self._group.allreduce([totals]).wait()
         return totals.tolist()
 
     def from_rank_0(self, own: bool) -> bool:
         if self._group is None:
             return own
         value = torch.tensor(int(own))
-        dist.broadcast(value, src=0, group=self._group)
+        self._group.broadcast(value, root=0).wait()
         return bool(value.item())
 
     def close(self) -> None:
         if self._group is not None:
-            dist.destroy_process_group(self._group)
+            self._group.close()
 
 
 def _in_units(loss: float | None) -> tuple[int, int]:

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from cluster.probe import gloo_store
 from cluster.probe import meeting as meetings
 from cluster.probe.gloo_store import GlooStore
 from cluster.probe.meeting import join, meet_at, tcp_store
 from cluster.probe.roll_call import Unmet
 from jobs.execution.causes import is_echo
+from jobs.training.loop.control import Control
 from tests.live.ranks import FORKS
 
 KEY = b"the run's own"
@@ -65,13 +67,17 @@ def test_where_somebody_spoils_what_ranks_count_all_say_the_same_sentence_and_bl
 
 
 @pytest.mark.parametrize("place", ["cut off", "another rank's", "empty"])
-def test_who_changes_where_gloo_finds_a_rank_ends_no_process_and_blames_nobody(place: str) -> None:
+@pytest.mark.parametrize("is_beside", [False, True], ids=["between CPUs", "beside NCCL"])
+def test_who_changes_where_gloo_finds_a_rank_ends_no_process_and_blames_nobody(
+    is_beside: bool, place: str
+) -> None:
     with ranks() as (start, hear):
-        rank_0 = start(0, None, 3)
+        rank_0 = start(0, None, 3, is_beside=is_beside)
         host, port = place_of(hear(rank_0))
-        start(1, f"tcp://{host}:{port}", 3)
-        rank_2 = start(2, f"tcp://{host}:{port}", 3, is_held=True)
-        stranger, names = client(host, port), ["0//cpu//0/0", "0//cpu//0/1"]
+        start(1, f"tcp://{host}:{port}", 3, is_beside=is_beside)
+        rank_2 = start(2, f"tcp://{host}:{port}", 3, is_held=True, is_beside=is_beside)
+        stranger, group = client(host, port), "beside/0" if is_beside else "cpu/"
+        names = [f"0//{group}/0/{rank}" for rank in (0, 1)]
         stranger.wait(names)
         of_rank_0, of_rank_1 = map(stranger.get, names)
         stranger.set(names[1], {"cut off": of_rank_1[:1], "another rank's": of_rank_0, "empty": b""}[place])
@@ -135,9 +141,10 @@ def ranks() -> Iterator[tuple[Any, Any]]:
         *,
         coming_s: float = DEADLINE_S,
         is_held: bool = False,
+        is_beside: bool = False,
     ) -> Rank:
         ours, theirs = FORKS.Pipe(duplex=False)
-        given = (meeting, rank, world_size, coming_s, is_held, theirs)
+        given = (meeting, rank, world_size, coming_s, is_held, is_beside, theirs)
         process = FORKS.Process(target=be_rank, args=given, daemon=True)
         process.start()
         theirs.close()
@@ -168,10 +175,19 @@ def client(host: str, port: int) -> Any:
 
 
 def be_rank(
-    meeting: str | None, rank: int, world_size: int, coming_s: float, is_held: bool, answers: Connection
+    meeting: str | None,
+    rank: int,
+    world_size: int,
+    coming_s: float,
+    is_held: bool,
+    is_beside: bool,
+    answers: Connection,
 ) -> None:
+    """``is_beside``: what is attacked is the group over gloo beside one whose store is torch's own."""
     meetings.COMING_S = coming_s
-    if is_held:
+    if is_beside:
+        gloo_store.for_default_group = lambda inner, key, place: inner  # As NCCL's.
+    elif is_held:
         connect = dist.init_process_group
 
         def once_told(*args: Any, store: dist.Store, **named: Any) -> None:
@@ -185,6 +201,10 @@ def be_rank(
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
         join(meeting, "gloo", rank=rank, world_size=world_size, key=KEY, timeout_s=2 * DEADLINE_S)
+        if is_beside:
+            if is_held:
+                client(*place_of(meeting)).wait([GO])
+            Control(lambda: None, DEADLINE_S, KEY)
     except Unmet as error:
         answers.send(f"Unmet {error.ranks} {error}")
         # The store of rank 0 would end with it.
