@@ -97,11 +97,11 @@ def test_a_second_control_meets_by_words_of_its_own(tmp_path: Path) -> None:
 
 
 def drop_a_word() -> int:
-    """Rank 1 never says its part of it."""
-    dropped = Control(lambda: None, 600.0)
+    """Rank 1 is there, and never says its part of it."""
+    own = Control(lambda: None, 600.0)
     if dist.get_rank() == 0:
-        dropped.begin(Orders(), Busy())
-    del dropped
+        own.begin(Orders(), Busy())
+        del own
     dist.barrier()
     return dist.get_rank()
 
