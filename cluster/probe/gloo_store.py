@@ -77,7 +77,7 @@ class GlooGroup(dist.ProcessGroupGloo):
         world = dist.group.WORLD
         assert world is not None
         inner = world.get_group_store()
-        # torch keeps no more than its own half of it.
+        # torch keeps no more than its own half of it, and asks it later if TORCH_GLOO_LAZY_INIT is set.
         self._store = GlooStore(inner, key, _place_of(inner))
         named = PrefixStore(f"beside/{next(_numbers.setdefault(world, count()))}", self._store)
         super().__init__(named, world.rank(), world.size(), timedelta(seconds=timeout_s))

@@ -84,6 +84,7 @@ class Control:
         self.aim: Aim | None = None
         self._stop_request = stop_request
         # A group of its own, on the CPU: the step's collectives must not wait for it, nor it for a device.
+        # torch's stubs do not list its collectives.
         self._group: Any = None
         if dist.is_initialized():
             self._group = GlooGroup(key, timeout_s)

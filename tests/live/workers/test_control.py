@@ -1,5 +1,6 @@
 """What ranks agree on beside the step, and how long they wait for each other for it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -85,15 +86,18 @@ def test_who_comes_into_its_group_without_the_runs_key_is_found_out(tmp_path: Pa
     assert [text.partition(":")[0] for text in said] == ["rank 1", "rank 0"]
 
 
-def agree_twice() -> list[float]:
+def agree_twice(is_lazy: str) -> list[float]:
+    os.environ["TORCH_GLOO_LAZY_INIT"] = is_lazy
     first, second = (Control(lambda: None, 60.0, b"the run's") for _ in range(2))
     means = [each.mean(dist.get_rank() + number) for number, each in enumerate((first, second))]
     first.close()
     return [*means, second.mean(dist.get_rank())]
 
 
-def test_a_second_control_meets_by_words_of_its_own(tmp_path: Path) -> None:
-    assert run_ranks(agree_twice, num_ranks=2, tmp_path=tmp_path, deadline_s=120) == [[0.5, 1.5, 0.5]] * 2
+@pytest.mark.parametrize("is_lazy", ["0", "1"], ids=["at once", "at the first word"])
+def test_a_second_control_meets_by_words_of_its_own(is_lazy: str, tmp_path: Path) -> None:
+    means = run_ranks(agree_twice, is_lazy, num_ranks=2, tmp_path=tmp_path, deadline_s=120)
+    assert means == [[0.5, 1.5, 0.5]] * 2
 
 
 def drop_a_word() -> int:
