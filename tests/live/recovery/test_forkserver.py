@@ -119,6 +119,14 @@ def a_parent(folder: Path, *load: str, **environment: str) -> Iterator["subproce
         process.stdin.close()
 
 
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """One for all tests that leave it alone, as it loads for ten seconds: its folder, and its process."""
+    folder = tmp_path_factory.mktemp("parent")
+    with a_parent(folder) as process:
+        yield folder, process.pid
+
+
 def start(
     folder: Path, *words: str, script: str = TELLS, environment: Mapping[str, str] = MappingProxyType({})
 ) -> "subprocess.Popen[str]":
@@ -143,22 +151,24 @@ def told_by(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return found
 
 
-def test_a_child_has_what_the_process_was_given_that_asked_for_it(tmp_path: Path) -> None:
-    with a_parent(tmp_path) as parent, start(tmp_path) as asking:
+def test_a_child_has_what_the_process_was_given_that_asked_for_it(parent: tuple[Path, int]) -> None:
+    folder, parent_pid = parent
+    with start(folder) as asking:
         output, errors = asking.communicate(timeout=PATIENCE_S)
         told = json.loads(output)
-    assert told["parent"] == parent.pid
+    assert told["parent"] == parent_pid
     assert told["has_loaded"] and told["waits"]
     assert told["group"] == told["pid"]
-    assert told["words"] == [str(tmp_path / "tells.py"), f"--raylet-name={tmp_path / 'raylet'}"]
-    assert (told["name"], told["folder"], told["input"]) == ("__main__", str(tmp_path), "")
-    assert told["path"] == str(tmp_path)
+    assert told["words"] == [str(folder / "tells.py"), f"--raylet-name={folder / 'raylet'}"]
+    assert (told["name"], told["folder"], told["input"]) == ("__main__", str(folder), "")
+    assert told["path"] == str(folder)
     assert told["variables"]["ONLY"] == "here" and "HOME" not in told["variables"]
     assert errors == "to stderr\n"
 
 
-def test_who_has_asked_lives_as_long_as_the_child(tmp_path: Path) -> None:
-    with a_parent(tmp_path), start(tmp_path, "--stays") as asking:
+def test_who_has_asked_lives_as_long_as_the_child(parent: tuple[Path, int]) -> None:
+    folder, _ = parent
+    with start(folder, "--stays") as asking:
         pid = told_by(asking)["pid"]
         assert pid != asking.pid
         assert asking.poll() is None
@@ -194,12 +204,15 @@ def test_a_parent_is_for_its_user_alone_and_ends_with_its_input_but_not_its_chil
         os.kill(pid, signal.SIGKILL)
 
 
-def test_nothing_is_told_to_somebody_else_s_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "tells.py"
+def test_nothing_is_told_to_somebody_else_s_socket(
+    parent: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = parent
+    script = folder / "tells.py"
     script.touch()
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with a_parent(tmp_path), pytest.raises(OSError, match="somebody else's"):
-        client._ask("key", [str(script), f"--raylet-name={tmp_path / 'raylet'}"])
+    with pytest.raises(OSError, match="somebody else's"):
+        client._ask("key", [str(script), f"--raylet-name={folder / 'raylet'}"])
 
 
 @pytest.fixture(scope="module")

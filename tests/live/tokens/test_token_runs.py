@@ -29,6 +29,7 @@ from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import Evaluated, Progress
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
+from tests.live.forked_command import run_forked
 from tests.live.ranks import run_ranks
 from tests.live.servers import BUCKET, HOST, S3_KEYS, make_bucket, moto
 from tests.live.trainings import recipe_for
@@ -154,13 +155,13 @@ def test_a_run_of_epochs_that_has_finished_says_so_though_its_tokens_are_gone(tm
     tokens.mkdir()
     write_index(tokens, bytes(1000))
     spec = write_spec(tmp_path, RUN.replace("steps: 8", "epochs: 1") + data(tokens, ""))
-    first = run(train_command(spec, store))
+    first = run_forked(train_command(spec, store))
     assert first.returncode == 0, first.stderr
     tokens.rename(tmp_path / "elsewhere")
-    again = run(train_command(spec, store))
+    again = run_forked(train_command(spec, store))
     assert again.returncode == 0, again.stderr
     assert "r: finished at step 3, nothing to do" in again.stdout
-    longer = run(train_command(spec, store, "--set", "epochs=2"))
+    longer = run_forked(train_command(spec, store, "--set", "epochs=2"))
     assert longer.returncode == 2, longer.stdout
     assert "index.json is not there" in longer.stderr
 
@@ -176,11 +177,11 @@ def test_documents_that_were_held_out_are_evaluated_on_also_after_a_resume_and_m
     spec = write_spec(tmp_path, text_of_spec)
     evaluated = []
     for steps in (4, 8):
-        done = run(train_command(spec, store, "--set", f"steps={steps}"))
+        done = run_forked(train_command(spec, store, "--set", f"steps={steps}"))
         assert done.returncode == 0, done.stderr
         evaluated += re.findall(r"r: step (\d+): val_loss \d", done.stdout)
     assert evaluated == ["4", "8"]
-    changed = run(train_command(spec, store, "--set", "steps=12", "--set", f"eval.path={tokens}"))
+    changed = run_forked(train_command(spec, store, "--set", "steps=12", "--set", f"eval.path={tokens}"))
     assert changed.returncode == 2, changed.stdout
     assert str(tokens) in changed.stderr
 
@@ -195,7 +196,7 @@ def test_mds_shards_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: Path)
     trained = []
     for place in (shards, made):
         spec, store = write_spec(tmp_path, RUN + data(place, "")), tmp_path / f"store-{place.name}"
-        done = run(train_command(spec, store, "--set", "steps=4"))
+        done = run_forked(train_command(spec, store, "--set", "steps=4"))
         assert done.returncode == 0, done.stderr
         trained.append(digests_of(newest_manifest(store, "r")))
     assert trained[0] == trained[1]
@@ -212,7 +213,7 @@ def test_ids_in_parquet_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: P
     trained = []
     for place in (shards, table):
         spec, store = write_spec(tmp_path, RUN + data(place, "")), tmp_path / f"store-{place.name}"
-        done = run(train_command(spec, store, "--set", "steps=4"))
+        done = run_forked(train_command(spec, store, "--set", "steps=4"))
         assert done.returncode == 0, done.stderr
         trained.append(digests_of(newest_manifest(store, "r")))
     assert trained[0] == trained[1]
@@ -268,7 +269,7 @@ def test_text_is_packed_into_object_storage_and_trained_on_from_there_and_from_t
         assert packed.returncode == 0, packed.stderr
         for number, local in enumerate(["", f", local: {{dir: {cache}}}"]):
             spec = write_spec(tmp_path, RUN + data(url, local))
-            done = run(train_command(spec, tmp_path / f"store-{number}"), **keys)
+            done = run_forked(train_command(spec, tmp_path / f"store-{number}"), **keys)
             assert done.returncode == 0, done.stderr
     assert [path.suffix for path in cache.rglob("0*")] == [".bin"]
     far, brought = (digests_of(newest_manifest(tmp_path / f"store-{number}", "r")) for number in range(2))
