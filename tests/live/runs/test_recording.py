@@ -23,6 +23,7 @@ from reporting.recording.attempts import RecordedAttempt
 from reporting.recording.scalars import RecordedWindow
 from reporting.recording.sinks import InThread, TensorBoard, WeightsAndBiases
 from tests.live.command_line import run, running, write_spec
+from tests.live.forked_command import run_forked
 
 RUN = """
 name: r
@@ -228,7 +229,7 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
     killed_s = time.time()
     durable = newest_durable_step(store)
     second_s = time.time()
-    last = run(train_command(spec, store))
+    last = run_forked(train_command(spec, store))
     assert last.returncode == 0, last.stderr
 
     rows = steps_in(store)
