@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from random import Random
 from types import SimpleNamespace
@@ -21,7 +22,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
+from torch._C._distributed_c10d import FakeWork, Work
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import all_gather_copy_in_cuda
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter, tree_map
 
@@ -54,10 +59,48 @@ class LateTensor(torch.Tensor):
         found.memory, found.late = memory, late
         return found
 
+    @property  # type: ignore[override] # torch's is a property in C++
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, other: LateTensor) -> None:
+        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        self.memory = other.memory
+
+    def untyped_storage(self) -> LateStorage:  # type: ignore[override] # a wrapper's own has no memory
+        return LateStorage(self.memory.untyped_storage(), self.late)
+
+    def record_stream(self, stream: LateStream) -> None:  # type: ignore[override] # a stream of ours
+        """All memory that was given out stays as it is."""
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         late = next(one.late for one in tree_iter((args, kwargs)) if isinstance(one, LateTensor))
         return late.launch(func, args, kwargs or {})
+
+
+class LateStorage:
+    """As torch's. What is freed keeps its memory, in which nothing of it is found once that has landed."""
+
+    def __init__(self, memory: UntypedStorage, late: LateDevice) -> None:
+        self._memory = memory
+        self._late = late
+
+    def data_ptr(self) -> int:
+        return self._memory.data_ptr()
+
+    def nbytes(self) -> int:
+        return 0 if self.data_ptr() in self._late.freed else self._memory.nbytes()
+
+    size = nbytes
+
+    def resize_(self, num_bytes: int) -> None:
+        if num_bytes:
+            self._late.freed.pop(self.data_ptr())
+            return
+        self._late.freed[self.data_ptr()] = self._memory  # Kept, so that no other memory gets its address.
+        self._late.enqueue(partial(self._memory.fill_, POISON))
 
 
 class LateEvent:
@@ -112,6 +155,9 @@ class LateStream:
             event.record()
         return event
 
+    def synchronize(self) -> None:
+        self.record_event().synchronize()
+
     def wait_event(self, event: LateEvent) -> None:
         with self._late.on_stream(self._number):
             self._late.enqueue(lambda: self._late.work_until(event))
@@ -130,6 +176,7 @@ class LateDevice:
     def __init__(self, seed: int) -> None:
         self.waits = self.events_waited_for = self.unpinned = self.starved = self.now = 0
         self._pinned: list[Tensor] = []
+        self.freed: dict[int, UntypedStorage] = {}
         self.stream = 0
         self.owner = threading.get_ident()
         self._random = Random(seed)
@@ -216,6 +263,12 @@ class LateDevice:
             self._streams[event.stream].popleft()()
 
     def launch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func.namespace == "c10d":
+            return self._communicate(func, args, kwargs)
+        if func is torch.ops.fsdp.all_gather_copy_in.default:
+            return all_gather_copy_in_cuda(*args, **kwargs)
+        if kwargs.get("device") == _SHAPES:
+            return func(*_on(_SHAPES, args), **kwargs)
         with self._lock, _disable_current_modes():
             if func._schema.name in _COPIES:
                 if _waits(func, args, kwargs):
@@ -229,6 +282,16 @@ class LateDevice:
                 self.enqueue(lambda: func(*ready[0], **ready[1]))
                 return written[0] if len(func._schema.returns) == 1 else None
             return self._later(func, args, kwargs)
+
+    def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """As NCCL's: its place is in the stream, and nobody has to wait for it."""
+        ready = _on(_HOST, (args, kwargs))
+
+        def take_part() -> None:
+            func(*ready[0], **ready[1])[-1].wait()
+
+        self.enqueue(take_part)
+        return args[0], Work.boxed(FakeWork())
 
     def _count_unpinned(self, args: Any) -> None:
         pinned = {one.untyped_storage().data_ptr() for one in self._pinned}
@@ -287,13 +350,15 @@ class _Factories(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(isinstance(one, LateTensor) or one == LATE for one in _leaves(args, kwargs)):
+        if DTensor in types:
+            return NotImplemented  # Its parts come here then.
+        if FakeTensor not in types and any(map(_is_late, tree_iter((args, kwargs)))):
             return self._late.launch(func, args, kwargs)
         return func(*args, **kwargs)
 
 
-def _leaves(args: Any, kwargs: Any) -> Iterator[Any]:
-    return (one for one in tree_iter((args, kwargs)) if isinstance(one, Tensor | torch.device))
+def _is_late(one: Any) -> bool:
+    return isinstance(one, LateTensor) or (isinstance(one, torch.device) and one.type == LATE.type)
 
 
 def _waits(func: Any, args: Any, kwargs: Any) -> bool:
@@ -327,7 +392,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 def _on(device: torch.device, values: Any) -> Any:
     def moved(one: Any) -> Any:
         if isinstance(one, torch.device):
-            return device if one == LATE or device == _SHAPES else one
+            return device if one.type == LATE.type or device == _SHAPES else one
         if not isinstance(one, Tensor):
             return one
         memory = one.memory if isinstance(one, LateTensor) else one.detach()

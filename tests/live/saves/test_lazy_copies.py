@@ -1,9 +1,12 @@
 """Saves that are copied while the next step computes are those that were copied before it: to the bit."""
 
-from collections.abc import Iterable, Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from threading import Event
 from typing import Any, get_args
@@ -18,12 +21,14 @@ from jobs.training.data.synthetic import make_batches
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
+from jobs.training.strategies.native import NativeEngine
 from jobs.training.task.job import Precision, Recipe, Strategy
 from jobs.training.task.presets import preset
 from jobs.training.task.settings import Checkpointing, Fp8
+from jobs.training.task.stop_request import StopRequest
 from tests.live import saved_pieces
-from tests.live.attempts import Story, Wanted, attempt_each, digests_of
-from tests.live.ranks import run_ranks
+from tests.live.attempts import Story, Wanted, attempt, attempt_each, digests_of
+from tests.live.ranks import RankFailed, run_ranks
 from tests.live.trainings import CPU, STRATEGIES, recipe_for
 
 NUM_STEPS = 2
@@ -194,3 +199,77 @@ def test_of_what_is_saved_an_update_writes_all_and_nothing_else_writes_any(seen:
         for written in rank.written:
             assert not written.before
             assert written.by_update == written.names
+
+
+class Broken(Exception):
+    pass
+
+
+def break_down() -> None:
+    raise Broken
+
+
+def die() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def interrupted(interrupt: Callable[[], None], step: int) -> Iterator[None]:
+    """Inside, ``interrupt`` is called as ``step`` begins."""
+    accumulate, number = NativeEngine.accumulate, count()
+
+    def accumulated(engine: NativeEngine, *batch: Any, **more: Any) -> Any:
+        if next(number) == (step - 1) * FEW[0].grad_accum:
+            interrupt()
+        return accumulate(engine, *batch, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NativeEngine, "accumulate", accumulated)
+        yield
+
+
+def in_the_way_of_a_copy(run: Wanted, store: Path) -> None:
+    """Runs on a rank: while a save is copied come a run's end, a stop, and a failure."""
+    attempt(replace(run, name="ended", copies_lazily=False))
+    with late_copies():
+        asked, request = Event(), StopRequest(aim="stop", why="a test")
+        with interrupted(asked.set, step=1):
+            # All ranks follow it after the second step, as they save that.
+            attempt(replace(run, name="stopped", num_steps=9), lambda: request if asked.is_set() else None)
+        with interrupted(break_down, step=2), pytest.raises(Broken):
+            attempt(replace(run, name="failed"))
+        # What is on its way goes on as long as its process does.
+        while not saved_in(store, "failed"):
+            time.sleep(0.05)
+
+
+def die_while_copying(run: Wanted) -> None:
+    """Runs on a rank."""
+    with late_copies(), interrupted(die, step=2):
+        attempt(run)
+
+
+@pytest.fixture
+def run(store: Path) -> Wanted:
+    return Wanted(
+        name="killed", recipe=FEW[0], num_steps=NUM_STEPS, store=store, every_steps=1, copies_lazily=True
+    )
+
+
+def test_a_save_is_whole_though_a_stop_or_a_failure_comes_while_it_is_copied(run: Wanted) -> None:
+    run_ranks(in_the_way_of_a_copy, run, run.store, num_ranks=2, tmp_path=run.store)
+    expected = saved_in(run.store, "ended")
+    assert [step for step, _ in expected] == [1, 2]
+    assert saved_in(run.store, "stopped") == expected
+    assert saved_in(run.store, "failed") == expected[:1]
+
+
+@pytest.mark.soak
+def test_a_save_that_a_kill_overtakes_never_was(run: Wanted) -> None:
+    with pytest.raises(RankFailed, match="died without a word"):
+        run_ranks(die_while_copying, run, num_ranks=2, tmp_path=run.store)
+    assert saved_in(run.store, "killed") == []
+    again = [run, replace(run, name="undisturbed")]
+    run_ranks(attempt_each, again, num_ranks=2, tmp_path=run.store)
+    assert saved_in(run.store, "killed") == saved_in(run.store, "undisturbed") != []

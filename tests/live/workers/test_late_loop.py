@@ -103,12 +103,16 @@ def told(store: Path, late: LateDevice, num_steps: int) -> tuple[list[Any], list
     """What was recorded of each step, and what was saved at the end."""
     with running_on(late):
         attempt(wanted(store, num_steps))
+    return recorded(store), digests_of(newest_manifest(store, "r"))
+
+
+def recorded(store: Path) -> list[Any]:
+    """Of each step its loss and its gradient's norm."""
     places, problems = LocalStore(store), list[str]()
     parts = read_parts(places, one_run(places, "r").of("steps"), problems)
     rows = [row for _, part in parts for row in part.to_pylist()]
     assert not problems
-    records = [(row["step"], row["loss"], row["grad_norm"]) for row in rows]
-    return records, digests_of(newest_manifest(store, "r"))
+    return [(row["step"], row["loss"], row["grad_norm"]) for row in rows]
 
 
 class Prompt(LateDevice):
