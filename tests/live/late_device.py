@@ -65,7 +65,7 @@ class LateTensor(torch.Tensor):
 
     @data.setter
     def data(self, other: LateTensor) -> None:
-        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined] # of C++, too
         self.memory = other.memory
 
     def untyped_storage(self) -> LateStorage:  # type: ignore[override] # a wrapper's own has no memory
