@@ -47,11 +47,13 @@ def num_commits(store: Path) -> int:
     return len(Repository(LocalStore(store), "r").refresh().generations)
 
 
+# Ranks of zero2 load DeepSpeed first, in each of three drivers; `test_kills` kills them without a driver.
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("zero2", marks=pytest.mark.soak)])
 def test_a_run_whose_worker_was_killed_goes_on_by_itself_and_is_the_run_that_was_left_alone(
-    tmp_path: Path,
+    strategy: str, tmp_path: Path
 ) -> None:
     # So many that it is still at work when it is to be killed.
-    spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 120"))
+    spec = write_spec(tmp_path, RUN.replace("zero2", strategy).replace("steps: 60", "steps: 120"))
     alone = run(train_command(spec, tmp_path / "alone", "--json"))
     assert alone.returncode == 0, alone.stderr
     facts = checked("train", alone.stdout)
