@@ -4,7 +4,8 @@ torch's rendezvous knows no secret: any process that can connect to its store ma
 Secret names do not help, since a ``TCPStore`` lists them for every client (``list_keys``). Therefore:
 
 - Ranks of one machine meet in a file that only their user can read, and their sockets listen on loopback.
-- Ranks of several machines need a ``TCPStore``. Rank 0 opens it at its node's address alone.
+- Ranks of several machines need a ``TCPStore``. Rank 0 opens it at its node's address alone, behind a
+  ``gate`` that lets in the addresses of those who know the group's key.
 - Before a group is used for anything, each rank proves to all others that it knows the group's key.
 
 A process without the key that takes a rank's place is detected before any of its data is used. The network
@@ -19,6 +20,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from errno import EADDRNOTAVAIL
 from hmac import compare_digest
@@ -28,6 +30,7 @@ from tempfile import mkdtemp
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from cluster.probe.gate import Gate, NotRank0, admit, closed_afterwards, enter
 from cluster.probe.interfaces import towards
 from cluster.probe.roll_call import COMING_S, KEEP_OFF, REMEDY, Unmet, all_met, connecting_s, told_if_late
 from cluster.probe.signed_store import SignedStore
@@ -43,10 +46,10 @@ ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 _FILE, _TCP = "file://", "tcp://"
 _BACKLOG = 1024
-# A first packet that is lost is sent again after 1, 3 and 7 seconds.
-_KNOCK_S = 20.0
 # Held from ``meet_at`` until rank 0 joins: otherwise another process could take the port.
-_listening: dict[str, socket.socket] = {}
+_gates: dict[str, Gate] = {}
+# From where ranks came to the last gate here.
+_admitted: set[str] = set()
 
 
 class Stranger(Exception):
@@ -67,9 +70,9 @@ def folder_of(meeting: str) -> Path:
 
 def meet_at(address: str) -> str:
     """Makes a meeting for ranks of several machines. Rank 0's process must call it and then join."""
-    listener = listen_at(address)
-    meeting = f"{_TCP}{address}:{listener.getsockname()[1]}"
-    _listening[meeting] = listener
+    door = listen_at(address)
+    meeting = f"{_TCP}{address}:{door.getsockname()[1]}"
+    _gates[meeting] = Gate(listen_at(address), door)
     return meeting
 
 
@@ -83,6 +86,15 @@ def listen_at(address: str) -> socket.socket:
         if error.errno != EADDRNOTAVAIL:
             raise
         return _listener("", socket.AF_INET)
+
+
+def listen_to_ranks(address: str) -> socket.socket:
+    """As ``listen_at``, for those alone who came to the gate of this process, if it had one."""
+    listener = listen_at(address)
+    if _admitted:
+        with suppress(OSError):  # The gate has said that the kernel can't.
+            admit(listener, _admitted)
+    return listener
 
 
 def _listener(address: str, family: socket.AddressFamily) -> socket.socket:
@@ -128,14 +140,24 @@ def join(
     from cluster.probe.gloo_store import for_default_group
 
     timeout = timedelta(seconds=timeout_s)
-    store = _store(meeting, rank, world_size, timeout)
     is_of_one, place = is_of_one_machine(meeting), meeting.removeprefix(_TCP)
-    signed = SignedStore(store, key, place, is_open=not is_of_one)
-    cards = all_met(signed, rank, world_size, of_one_machine=is_of_one, within_s=min(timeout_s, COMING_S))
+    gate = _gates.pop(meeting, None)
+    try:
+        store = _store(meeting, gate, rank, world_size, key, timeout)
+        signed = SignedStore(store, key, place, is_open=not is_of_one)
+        within_s = min(timeout_s, COMING_S)
+        cards = all_met(signed, rank, world_size, of_one_machine=is_of_one, within_s=within_s)
+    finally:
+        if gate is not None:
+            gate.close()
+            _admitted.clear()
+            _admitted.update(gate.admitted)
     if backend == "gloo" and not is_of_one:
         # NCCL asks its store in threads of its own, which must not wait for Python.
         store = for_default_group(store, key, place)
-    with told_if_late(cards, connecting_s(world_size), tell_late):
+    # What NCCL listens at, it may need later.
+    listening = closed_afterwards() if backend == "gloo" else nullcontext()
+    with told_if_late(cards, connecting_s(world_size), tell_late), listening:
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device
         )
@@ -146,7 +168,9 @@ def join(
             raise
 
 
-def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
+def _store(
+    meeting: str, gate: Gate | None, rank: int, world_size: int, key: bytes, timeout: timedelta
+) -> Any:
     if is_of_one_machine(meeting):
         import torch.distributed as dist
 
@@ -154,18 +178,23 @@ def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
         store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # torch does not list it
         store.set_timeout(timeout)
         return store
-    address, port = _place_of(meeting)
-    listener = _listening.pop(meeting, None) if rank == 0 else None
-    if listener is not None:
-        return tcp_store(address, port, listener, timeout)
-    _knock(rank, address, port)
+    address, door = _place_of(meeting)
+    within_s = min(timeout.total_seconds(), COMING_S)
+    if gate is not None:
+        gate.open(key)
     try:
-        # Its server answers once rank 0 has come. torch asks an impostor again and again until then.
-        store = _answering(address, port, min(timeout.total_seconds(), COMING_S))
-    except RuntimeError as error:
-        _knock(rank, address, port)  # Rank 0 may have ended.
+        # Rank 0 too: its client comes from an address that the kernel must let in.
+        port = enter(address, door, key, within_s)
+        if gate is not None:
+            return tcp_store(address, port, gate.store.dup(), timeout)
+        # torch asks an impostor again and again until then.
+        store = _answering(address, port, within_s)
+    except OSError as error:
+        text = f"rank {rank} on {socket.gethostname()} does not reach rank 0 at {address}:{door} ({error})"
+        raise Unmet(f"{text}; {REMEDY}", [rank]) from None
+    except (NotRank0, RuntimeError) as error:
         raise Unmet(
-            f"rank {rank} on {socket.gethostname()}: what answers at {address}:{port} is not rank 0's store "
+            f"rank {rank} on {socket.gethostname()}: what answers at {address}:{door} is not rank 0's store "
             f"({error}): another process may be in its place; {KEEP_OFF}",
             [],
         ) from None
@@ -199,15 +228,6 @@ def _answering(address: str, port: int, within_s: float) -> Any:
 def _place_of(meeting: str) -> tuple[str, int]:
     address, _, port = meeting.removeprefix(_TCP).rpartition(":")
     return address, int(port)
-
-
-def _knock(rank: int, address: str, port: int) -> None:
-    """Raises ``Unmet`` if rank 0, which listens before others know where, can't be reached from here."""
-    try:
-        socket.create_connection((address, port), _KNOCK_S).close()
-    except OSError as error:
-        text = f"rank {rank} on {socket.gethostname()} does not reach rank 0 at {address}:{port} ({error})"
-        raise Unmet(f"{text}; {REMEDY}", [rank]) from None
 
 
 def tcp_store(address: str, port: int, listener: socket.socket | None, timeout: timedelta) -> Any:

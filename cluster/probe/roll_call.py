@@ -21,7 +21,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from itertools import chain
 from math import ceil
-from threading import Thread, Timer
+from threading import Event, Thread, Timer
 
 from cluster.probe.broken_ways import ends_to_leave
 from cluster.probe.interfaces import NoInterface, advertised
@@ -186,20 +186,24 @@ def _open_port(rank: int, address: str) -> Iterator[int]:
         listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise Unmet(f"rank {rank}: nobody can listen at {address} ({error}); {REMEDY}", [rank]) from None
+    is_over = Event()
     try:
-        Thread(target=_let_in, args=[listener], name="roll call", daemon=True).start()
+        Thread(target=_let_in, args=[listener, is_over], name="roll call", daemon=True).start()
         yield int(listener.getsockname()[1])
     finally:
+        is_over.set()
         with suppress(OSError):
             # To close it would not wake the thread.
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
 
 
-def _let_in(listener: socket.socket) -> None:
-    with suppress(OSError):
-        while True:
+def _let_in(listener: socket.socket, is_over: Event) -> None:
+    while not is_over.is_set():
+        try:
             listener.accept()[0].close()
+        except OSError:  # Whoever came has gone again, or this process may open no more files at the moment.
+            is_over.wait(_FIRST_PAUSE_S)
 
 
 def called(store: SignedStore, own: Card, num_ranks: int, within_s: float) -> list[Card]:

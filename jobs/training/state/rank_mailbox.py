@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from checkpointing.saving.save import SaveFailed
-from cluster.probe.meeting import listen_at, tcp_store
+from cluster.probe.meeting import listen_to_ranks, tcp_store
 from cluster.run_key import Refused, new_key, read, sign
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
@@ -85,7 +85,7 @@ def open_mailbox(context: Context) -> RankMailbox:
     address = _address()
     listener, port_and_key = None, (0, "")
     if context.rank == 0:
-        listener = listen_at(address)
+        listener = listen_to_ranks(address)
         port_and_key = (listener.getsockname()[1], "" if context.key else new_key().hex())
     port, key = from_rank_0(port_and_key, tuple[int, str])
     store = tcp_store(address or os.environ["MASTER_ADDR"], port, listener, _CONNECT_TIMEOUT)

@@ -9,15 +9,17 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch.distributed as dist
 
 from cluster.probe import gloo_store
 from cluster.probe import meeting as meetings
 from cluster.probe.gloo_store import GlooStore
-from cluster.probe.meeting import join, meet_at, tcp_store
+from cluster.probe.meeting import join, meet_at, meet_in, tcp_store
 from cluster.probe.roll_call import Unmet
 from jobs.execution.causes import is_echo
 from jobs.training.loop.control import Control
@@ -27,6 +29,9 @@ KEY = b"the run's own"
 DEADLINE_S = 120.0
 # Somebody writes it when a rank that is held between the roll call and gloo may go on.
 GO = "go"
+NEIGHBOUR = "127.0.0.9"
+# As Linux counts the states of a connection.
+ESTABLISHED = 1
 # What torch's clients send first, and questions with lengths that nobody has.
 HELLO = b"\x00" + (0x3C85F7CE).to_bytes(4, "little")
 JUNK = [
@@ -43,20 +48,67 @@ JUNK = [
 def test_junk_in_the_rendezvous_is_dropped_and_the_ranks_meet() -> None:
     with ranks() as (start, hear):
         rank_0 = start(0, None, 2)
-        host, port = place_of(hear(rank_0))
+        meeting = hear(rank_0)
+        host, port = store_of(rank_0, meeting)
         kept = []
         for junk in JUNK * 3:
             kept.append(socket.create_connection((host, port), DEADLINE_S))
             kept[-1].sendall(junk)
-        rank_1 = start(1, f"tcp://{host}:{port}", 2)
+        rank_1 = start(1, meeting, 2)
         assert [hear(rank_0), hear(rank_1)] == ["met", "met"]
+
+
+def test_a_neighbour_reaches_no_server_of_torchs_before_while_and_after_ranks_meet() -> None:
+    """It would keep whatever he sends, in rank 0's memory."""
+    with ranks() as (start, hear):
+        rank_0 = start(0, None, 2)
+        meeting = hear(rank_0)
+        host, port = store_of(rank_0, meeting)
+        assert not reaches(host, port, NEIGHBOUR)
+        # At an address of a rank.
+        other = client(host, port)
+        other.wait(["longhaul/card/0"])
+        assert not reaches(host, port, NEIGHBOUR)
+        rank_1 = start(1, meeting, 2, is_held=True)
+        other.wait(["0//cpu//0/0"])
+        assert not reaches(host, port, NEIGHBOUR) and reaches(host, port, host)
+        other.set(GO, "")
+        assert [hear(rank_0), hear(rank_1)] == ["met", "met"]
+
+
+def test_once_gloo_has_connected_the_ranks_nobody_reaches_its_port(tmp_path: Path) -> None:
+    """It would end the process at the first who comes when no more files can be opened."""
+    ours, theirs = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=be_alone, args=(meet_in(tmp_path), theirs), daemon=True)
+    process.start()
+    # That of the first group; beside it is that of another one, which no meeting made.
+    assert hear((process, ours)) == "[False, True]"
+    process.join()
+
+
+def be_alone(meeting: str, answers: Connection) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    join(meeting, "gloo", rank=0, world_size=1, key=KEY, timeout_s=DEADLINE_S)
+    group = dist.new_group(backend="gloo")
+    dist.barrier(group)
+    answers.send(str(sorted(reaches(host, port, host) for host, port in listening_of(psutil.Process()))))
+
+
+def reaches(host: str, port: int, neighbour: str) -> bool:
+    """On loopback a first packet is answered, or dropped, before the call that sends it returns."""
+    with socket.socket() as asks:
+        asks.setblocking(False)
+        asks.bind((neighbour, 0))
+        asks.connect_ex((host, port))
+        return asks.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) == ESTABLISHED
 
 
 def test_where_somebody_spoils_what_ranks_count_all_say_the_same_sentence_and_blame_nobody() -> None:
     with ranks() as (start, hear):
         rank_0 = start(0, None, 3)
-        host, port = place_of(hear(rank_0))
-        rank_1 = start(1, f"tcp://{host}:{port}", 3)
+        meeting = hear(rank_0)
+        host, port = store_of(rank_0, meeting)
+        rank_1 = start(1, meeting, 3)
         stranger = client(host, port)
         stranger.wait(["longhaul/card/0", "longhaul/card/1"])
         stranger.set("longhaul/card/num", "none")
@@ -73,9 +125,10 @@ def test_who_changes_where_gloo_finds_a_rank_ends_no_process_and_blames_nobody(
 ) -> None:
     with ranks() as (start, hear):
         rank_0 = start(0, None, 3, is_beside=is_beside)
-        host, port = place_of(hear(rank_0))
-        start(1, f"tcp://{host}:{port}", 3, is_beside=is_beside)
-        rank_2 = start(2, f"tcp://{host}:{port}", 3, is_held=True, is_beside=is_beside)
+        meeting = hear(rank_0)
+        host, port = store_of(rank_0, meeting)
+        start(1, meeting, 3, is_beside=is_beside)
+        rank_2 = start(2, meeting, 3, is_held=True, is_beside=is_beside)
         stranger, group = client(host, port), "beside/0" if is_beside else "cpu/"
         names = [f"0//{group}/0/{rank}" for rank in (0, 1)]
         stranger.wait(names)
@@ -83,9 +136,10 @@ def test_who_changes_where_gloo_finds_a_rank_ends_no_process_and_blames_nobody(
         stranger.set(names[1], {"cut off": of_rank_1[:1], "another rank's": of_rank_0, "empty": b""}[place])
         stranger.set(GO, "")
         said = hear(rank_2)
+    place = meeting.removeprefix("tcp://")
     assert said == (
-        f"Unmet () somebody else writes to the rendezvous at {host}:{port}: words of ranks are changed or "
-        "gone; keep others off the network between the machines"
+        f"Unmet () somebody else writes to the rendezvous at {place}: words of ranks are changed or gone; "
+        "keep others off the network between the machines"
     )
 
 
@@ -98,8 +152,9 @@ def test_what_torch_writes_there_as_text_is_read_as_its_bytes() -> None:
 def test_where_rank_0_dies_while_ranks_meet_the_others_echo_it_in_one_sentence() -> None:
     with ranks() as (start, hear):
         rank_0 = start(0, None, 3)
-        host, port = place_of(hear(rank_0))
-        rank_1 = start(1, f"tcp://{host}:{port}", 3)
+        meeting = hear(rank_0)
+        host, port = store_of(rank_0, meeting)
+        rank_1 = start(1, meeting, 3)
         client(host, port).wait(["longhaul/card/1"])
         rank_0[0].kill()
         said = hear(rank_1)
@@ -163,6 +218,17 @@ def hear(rank: Rank) -> str:
     assert rank[1].poll(DEADLINE_S), "a rank says nothing"
     said: str = rank[1].recv()
     return said
+
+
+def store_of(rank_0: Rank, meeting: str) -> tuple[str, int]:
+    """Where rank 0's store is, for those at an address of the ranks: whoever scans the machine finds it."""
+    [store] = listening_of(psutil.Process(rank_0[0].pid)) - {place_of(meeting)}
+    return store
+
+
+def listening_of(process: psutil.Process) -> set[tuple[str, int]]:
+    ends = process.net_connections("tcp")
+    return {(end.laddr.ip, end.laddr.port) for end in ends if end.status == psutil.CONN_LISTEN}
 
 
 def place_of(meeting: str) -> tuple[str, int]:

@@ -26,6 +26,7 @@ def test_who_takes_connections_and_never_answers_is_told_with_the_address(
     is_over = Event()
     # As torch's constructor does.
     monkeypatch.setattr(meeting, "tcp_store", lambda *_: is_over.wait(DEADLINE_S))
+    monkeypatch.setattr(meeting, "enter", lambda *_: 1)
     monkeypatch.setattr(meeting, "COMING_S", 0.1)
     try:
         said, ranks = said_at(impostor)
@@ -42,6 +43,7 @@ def test_what_torch_says_of_who_answers_otherwise_is_told_with_the_address(
         raise RuntimeError("Ping failed")
 
     monkeypatch.setattr(meeting, "tcp_store", refuses)
+    monkeypatch.setattr(meeting, "enter", lambda *_: 1)
     said, ranks = said_at(impostor)
     assert f": what answers at {impostor} is not rank 0's store (Ping failed): another process" in said
     assert ranks == ()
@@ -49,5 +51,5 @@ def test_what_torch_says_of_who_answers_otherwise_is_told_with_the_address(
 
 def said_at(place: str) -> tuple[str, tuple[int, ...]]:
     with pytest.raises(Unmet) as found:
-        meeting._store(f"tcp://{place}", 1, 2, timedelta(seconds=2 * DEADLINE_S))
+        meeting._store(f"tcp://{place}", None, 1, 2, b"the run's own", timedelta(seconds=2 * DEADLINE_S))
     return str(found.value), found.value.ranks

@@ -1,0 +1,287 @@
+"""The gate before a store where ranks meet: who does not know the group's key reaches no server of torch's.
+
+torch's server keeps whatever anybody sends: any number of words, and 4 KB for each byte that comes alone of a
+word that is not whole. No option of it bounds that. So the kernel drops what comes to its port, except from
+addresses whose ranks have proved at the gate that they know the key. Only then are they told the port.
+
+The kernel looks at addresses alone: other users of a rank's machine reach the port too.
+"""
+
+import ctypes
+import logging
+import os
+import secrets
+import selectors
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from stat import S_ISSOCK
+from threading import Thread
+from types import MappingProxyType
+
+from cluster.run_key import KEY_BYTES, MAC_BYTES, mac
+
+_log = logging.getLogger(__name__)
+# At most so many wait at once, each for at most so long: a rank that is sent away comes again.
+_MOST_GUESTS = 512
+_PATIENCE_S = 60.0
+_TICK_S = 0.1
+_MOST_NAMED = 8
+# A first packet that is lost is sent again after 1, 3 and 7 seconds.
+_KNOCK_S = 20.0
+_PAUSE_S = 0.2
+_PORT_BYTES = 2
+# Of the kernel's headers (``linux/filter.h``, ``asm-generic/socket.h``), which Python lacks.
+_SO_ATTACH_FILTER = 26
+_BYTE, _WORD, _AND, _STORE, _LOAD, _IF_EQUAL, _GO, _RETURN = 0x30, 0x20, 0x54, 0x02, 0x60, 0x15, 0x05, 0x06
+_IP_HEADER = 2**32 - 2**20
+_SOURCE = MappingProxyType({4: 12, 6: 8})
+_WHOLE = 2**32 - 1
+# A kernel may give a socket no more than 20 KB, for its filter and the next one. With more addresses than
+# these, their neighbours in the smallest networks that hold them come in too.
+_MOST_NETWORKS = MappingProxyType({4: 128, 6: 32})
+
+Network = IPv4Network | IPv6Network
+
+
+def admit(listener: socket.socket, addresses: Iterable[str]) -> None:
+    """Has the kernel drop what all others send to this port. Raises ``OSError`` if the kernel can't."""
+    program = b"".join(struct.pack("HBBI", *step) for step in _program([*map(_networked, addresses)]))
+    lines = ctypes.create_string_buffer(program)
+    told = struct.pack("HP", len(program) // 8, ctypes.addressof(lines))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, told)
+
+
+@contextmanager
+def closed_afterwards() -> Iterator[None]:
+    """Afterwards, nobody reaches any port that this process began to listen at inside.
+
+    gloo listens for as long as its group lives, and each group for itself: once a group is connected, nobody
+    but strangers comes. At the first who comes when no file can be opened, gloo ends the process.
+    """
+    before = _listening().keys()
+    yield
+    for inode, number in _listening().items():
+        if inode not in before:
+            with suppress(OSError), socket.socket(fileno=os.dup(number)) as listener:
+                admit(listener, [])
+
+
+def _listening() -> dict[int, int]:
+    """Returns the inodes and numbers of this process's files at which it listens to the network."""
+    found = {}
+    for number in (int(path.name) for path in Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):
+            status = os.fstat(number)
+            if S_ISSOCK(status.st_mode):
+                with socket.socket(fileno=os.dup(number)) as one:
+                    is_listener = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                    if is_listener and one.family in (socket.AF_INET, socket.AF_INET6):
+                        found[status.st_ino] = number
+    return found
+
+
+def _networked(address: str) -> Network:
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address) and found.ipv4_mapped:
+        found = found.ipv4_mapped
+    return ip_network(found)
+
+
+def _program(single: Collection[Network]) -> list[tuple[int, int, int, int]]:
+    """Returns a program of the classic packet filter: operation, two jumps and a number for each step."""
+    of_4, of_6 = (_let_in(version, [one for one in single if one.version == version]) for version in (4, 6))
+    version = [(_BYTE, 0, 0, _IP_HEADER), (_AND, 0, 0, 0xF0), (_IF_EQUAL, 0, 1, 0x60)]
+    return [*version, (_GO, 0, 0, len(of_4)), *of_4, *of_6]
+
+
+def _let_in(version: int, single: Collection[Network]) -> list[tuple[int, int, int, int]]:
+    networks = {*single}
+    while len(networks) > _MOST_NETWORKS[version]:
+        networks = {network.supernet() for network in networks}
+    steps: list[tuple[int, int, int, int]] = []
+    if networks:
+        for number, mask in enumerate(_words(next(iter(networks)).netmask.packed)):
+            word = _IP_HEADER + _SOURCE[version] + 4 * number
+            steps += [(_WORD, 0, 0, word), (_AND, 0, 0, mask), (_STORE, 0, 0, number)]
+    for network in networks:
+        words = _words(network.network_address.packed)
+        for number, word in enumerate(words):
+            to_next = 2 * (len(words) - number) - 1
+            steps += [(_LOAD, 0, 0, number), (_IF_EQUAL, 0, to_next, word)]
+        steps.append((_RETURN, 0, 0, _WHOLE))
+    return [*steps, (_RETURN, 0, 0, 0)]
+
+
+def _words(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"!{len(packed) // 4}I", packed)
+
+
+@dataclass(slots=True)
+class _Guest:
+    """Says 32 random bytes, hears 32 others with a MAC, says a MAC, and hears the port with a MAC."""
+
+    address: str
+    since: float
+    own: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES))
+    heard: bytes = b""
+    is_answered: bool = False
+
+    @property
+    def nonces(self) -> bytes:
+        return self.heard[:KEY_BYTES] + self.own
+
+
+class Gate:
+    """Rank 0's. Guests wait until ``open``. ``close`` closes this process's hold of the socket ``store`` too:
+    whoever serves there has one of its own, and the same are let in to it.
+    """
+
+    def __init__(self, store: socket.socket, door: socket.socket) -> None:
+        self.store = store
+        self.admitted: frozenset[str] = frozenset()
+        self._door = door
+        self._key: bytes | None = None
+        self._guests: dict[socket.socket, _Guest] = {}
+        self._strangers: Counter[str] = Counter()
+        self._is_over = False
+        self._selector = selectors.DefaultSelector()
+        self._admit()
+        door.setblocking(False)
+        self._selector.register(door, selectors.EVENT_READ)
+        Thread(target=self._serve, name="gate", daemon=True).start()
+
+    def open(self, key: bytes) -> None:
+        self._key = key
+
+    def close(self) -> None:
+        self._is_over = True
+
+    def _serve(self) -> None:
+        while not self._is_over:
+            for ready, _ in self._selector.select(_TICK_S):
+                if ready.fileobj is self._door:
+                    self._take_one()
+                elif isinstance(ready.fileobj, socket.socket):
+                    self._hear(ready.fileobj)
+            for guest in [*self._guests]:
+                self._go_on(guest)
+        for guest in self._guests:
+            guest.close()
+        self._selector.close()
+        self._door.close()
+        self.store.close()
+        if strangers := [one for one in self._strangers.most_common() if one[0] not in self.admitted]:
+            named = ", ".join(f"{count} from {address}" for address, count in strangers[:_MOST_NAMED])
+            _log.warning("rendezvous: connections did not prove that they know the run's key: %s", named)
+
+    def _take_one(self) -> None:
+        try:
+            guest, place = self._door.accept()
+        except OSError:  # It has gone again, or no file may be opened: those that wait are sent away in time.
+            time.sleep(_TICK_S / 10)
+            return
+        if len(self._guests) >= _MOST_GUESTS:
+            [(most, _)] = Counter(one.address for one in self._guests.values()).most_common(1)
+            self._send_away(next(one for one, known in self._guests.items() if known.address == most))
+        guest.setblocking(False)
+        self._guests[guest] = _Guest(place[0], time.monotonic())
+        self._selector.register(guest, selectors.EVENT_READ)
+
+    def _hear(self, guest: socket.socket) -> None:
+        known = self._guests.get(guest)
+        if known is None:  # Sent away since it was ready.
+            return
+        try:
+            said = guest.recv(KEY_BYTES + MAC_BYTES + 1 - len(known.heard))
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        known.heard += said
+        if not said or len(known.heard) > KEY_BYTES + MAC_BYTES:
+            self._send_away(guest)
+
+    def _go_on(self, guest: socket.socket) -> None:
+        known, key = self._guests[guest], self._key
+        if time.monotonic() - known.since > _PATIENCE_S:
+            self._send_away(guest)
+        elif key is not None and not known.is_answered and len(known.heard) >= KEY_BYTES:
+            known.is_answered = True
+            self._say(guest, known.own + _proof(key, "rank 0", known.nonces))
+        elif key is not None and known.is_answered and len(known.heard) == KEY_BYTES + MAC_BYTES:
+            if compare_digest(known.heard[KEY_BYTES:], _proof(key, "a rank", known.nonces)):
+                self.admitted |= {known.address}
+                self._admit()
+                port = self.store.getsockname()[1].to_bytes(_PORT_BYTES, "big")
+                self._say(guest, port + _proof(key, "the port", known.nonces + port))
+            self._send_away(guest)
+
+    def _say(self, guest: socket.socket, what: bytes) -> None:
+        with suppress(OSError):  # It has gone: the next look at it says so.
+            guest.send(what)
+
+    def _send_away(self, guest: socket.socket) -> None:
+        known = self._guests.pop(guest)
+        if known.address in self._strangers or len(self._strangers) < _MOST_GUESTS:
+            self._strangers[known.address] += 1
+        self._selector.unregister(guest)
+        guest.close()
+
+    def _admit(self) -> None:
+        try:
+            admit(self.store, self.admitted)
+        except OSError as error:
+            _log.warning("rendezvous: the kernel can't keep others off its port (%s)", error)
+
+
+class NotRank0(Exception):
+    """Who answers at the gate does not know the group's key, or nobody answers."""
+
+
+def enter(address: str, port: int, key: bytes, within_s: float) -> int:
+    """Returns the port of the store behind the gate. Raises ``NotRank0``; ``OSError`` if nobody listens."""
+    end = time.monotonic() + within_s
+    while (left_s := end - time.monotonic()) > 0:
+        with socket.create_connection((address, port), _KNOCK_S) as gate:
+            try:
+                return _entered(gate, key, end)
+            except OSError:  # Sent away, as many others were there. It comes again.
+                time.sleep(min(_PAUSE_S, left_s))
+    raise NotRank0(f"no answer within {within_s:.0f} s, as if rank 0 had not come: look into its log")
+
+
+def _entered(gate: socket.socket, key: bytes, end: float) -> int:
+    own = secrets.token_bytes(KEY_BYTES)
+    gate.sendall(own)
+    theirs, proof = _heard(gate, KEY_BYTES, end), _heard(gate, MAC_BYTES, end)
+    nonces = own + theirs
+    if not compare_digest(proof, _proof(key, "rank 0", nonces)):
+        raise NotRank0("it does not know the run's key")
+    gate.sendall(_proof(key, "a rank", nonces))
+    port, proof = _heard(gate, _PORT_BYTES, end), _heard(gate, MAC_BYTES, end)
+    if not compare_digest(proof, _proof(key, "the port", nonces + port)):
+        raise NotRank0("it does not know the run's key")
+    return int.from_bytes(port, "big")
+
+
+def _heard(gate: socket.socket, num_bytes: int, end: float) -> bytes:
+    heard = b""
+    while len(heard) < num_bytes:
+        # Who sends a byte now and then holds nobody up for longer.
+        gate.settimeout(max(0.001, end - time.monotonic()))
+        if not (said := gate.recv(num_bytes - len(heard))):
+            raise ConnectionResetError("sent away")
+        heard += said
+    return heard
+
+
+def _proof(key: bytes, who: str, what: bytes) -> bytes:
+    return mac(key, ("gate", who), what)
