@@ -438,3 +438,53 @@ def test_another_connection_is_waited_for_only_as_long_as_a_connection_may_take(
     with pytest.raises(Unmet):
         all_met(signed(store), 1, 2, of_one_machine=True, within_s=30)
     assert store.waits_s == roll_call._REACH_S
+
+
+def test_a_stranger_who_raises_the_count_lets_nobody_seem_there() -> None:
+    """torch's store waits without a word for what is not there."""
+    store = Store()
+    store.add("longhaul/card/num", 100)
+    with pytest.raises(Unmet, match=r"^rank 1 did not come within 0 s"):
+        called(signed(store), Card(rank=0, host="a"), 2, within_s=0.0)
+
+
+def test_loopback_is_reached_on_the_same_machine_alone() -> None:
+    own = Card(rank=0, host="a", address="127.0.0.1", interface="lo")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        beside, elsewhere = (
+            Card(rank=1, host=host, address="127.0.0.1", interface="lo", port=port) for host in "ab"
+        )
+        assert roll_call._reaches(own, beside)
+        assert not roll_call._reaches(own, elsewhere)
+
+
+def test_what_a_rank_says_is_passed_on_up_to_a_bound() -> None:
+    store = Store()
+    signed(store).set("longhaul/card/1", json.dumps(asdict(Card(rank=1, host="b" * 2**20))))
+    with pytest.raises(Unmet, match=r"^rank 1 says what no rank does"):
+        called(signed(store), Card(rank=0, host="a"), 2, within_s=0.0)
+    assert len(store.held["longhaul/card/all"]) < 2**20 + 2**17
+
+
+@pytest.mark.parametrize("told", ["{}", "[]", '["a", 1]', '["a", "b", "c"]', "nothing"])
+def test_what_rank_0_passes_on_is_a_text_of_each_rank(told: str) -> None:
+    store = Store()
+    signed(store).set("longhaul/card/all", told)
+    with pytest.raises(Unmet, match=r"^rank 0 says what no rank does"):
+        called(signed(store), Card(rank=1, host="b"), 2, within_s=0.0)
+
+
+def test_rank_0_who_knows_most_gives_up_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: dict[int, float] = {}
+    monkeypatch.setattr(roll_call, "_LINGER_S", 1000.0)
+    for rank in (0, 1):
+
+        def waited(store: SignedStore, is_there: object, end: float, num_ranks: int, who: int = rank) -> bool:
+            ends[who] = end
+            return False
+
+        monkeypatch.setattr(roll_call, "_until", waited)
+        with pytest.raises(Unmet):
+            called(signed(Store()), Card(rank=rank, host="a"), 2, within_s=0.0)
+    assert ends[1] - ends[0] >= 1000.0
