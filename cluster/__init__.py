@@ -12,5 +12,6 @@ is asked to stop. ``set_up`` makes an environment where there is none yet.
 
 Folders: ``telemetry`` (a device's readings while it works), ``probe`` (measurements of a node),
 ``fingerprint`` (what a node's speed depends on and nobody writes down), ``local_ray`` (our own Ray on this
-machine), ``slurm`` (what runs on the nodes of a Slurm job).
+machine), ``slurm`` (what runs on the nodes of a Slurm job), ``gate`` (who comes to the ports where ranks
+meet).
 """

@@ -35,7 +35,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "cluster": (
         ("cluster.probe", "cluster.slurm"),
-        ("cluster.telemetry", "cluster.fingerprint", "cluster.local_ray"), ("cluster",),
+        ("cluster.telemetry", "cluster.fingerprint", "cluster.local_ray", "cluster.gate"), ("cluster",),
     ),
     "checkpointing": (
         ("checkpointing.ray_hooks",), ("checkpointing.saving",), ("checkpointing.generations",),

@@ -30,7 +30,8 @@ from tempfile import mkdtemp
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from cluster.probe.gate import Gate, NotRank0, admit, closed_afterwards, enter
+from cluster.gate.gate import Gate, NotRank0, enter
+from cluster.gate.packet_filter import admit, closed_afterwards
 from cluster.probe.interfaces import towards
 from cluster.probe.roll_call import COMING_S, KEEP_OFF, REMEDY, Unmet, all_met, connecting_s, told_if_late
 from cluster.probe.signed_store import SignedStore

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.probe import gate as gates
+from cluster.gate import gate as gates
+from cluster.gate.gate import Gate, NotRank0, enter
+from cluster.gate.packet_filter import admit, closed_afterwards
 from cluster.probe import meeting, roll_call
-from cluster.probe.gate import Gate, NotRank0, admit, closed_afterwards, enter
 
 KEY = b"the run's own"
 DEADLINE_S = 60.0
