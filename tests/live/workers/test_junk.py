@@ -49,7 +49,7 @@ def test_junk_in_the_rendezvous_is_dropped_and_the_ranks_meet() -> None:
     with ranks() as (start, hear):
         rank_0 = start(0, None, 2)
         meeting = hear(rank_0)
-        host, port = store_of(rank_0, meeting)
+        host, port = place_of(hear(rank_0))
         kept = []
         for junk in JUNK * 3:
             kept.append(socket.create_connection((host, port), DEADLINE_S))
@@ -63,7 +63,7 @@ def test_a_neighbour_reaches_no_server_of_torchs_before_while_and_after_ranks_me
     with ranks() as (start, hear):
         rank_0 = start(0, None, 2)
         meeting = hear(rank_0)
-        host, port = store_of(rank_0, meeting)
+        host, port = place_of(hear(rank_0))
         assert not reaches(host, port, NEIGHBOUR)
         # At an address of a rank.
         other = client(host, port)
@@ -107,7 +107,7 @@ def test_where_somebody_spoils_what_ranks_count_all_say_the_same_sentence_and_bl
     with ranks() as (start, hear):
         rank_0 = start(0, None, 3)
         meeting = hear(rank_0)
-        host, port = store_of(rank_0, meeting)
+        host, port = place_of(hear(rank_0))
         rank_1 = start(1, meeting, 3)
         stranger = client(host, port)
         stranger.wait(["longhaul/card/0", "longhaul/card/1"])
@@ -126,7 +126,7 @@ def test_who_changes_where_gloo_finds_a_rank_ends_no_process_and_blames_nobody(
     with ranks() as (start, hear):
         rank_0 = start(0, None, 3, is_beside=is_beside)
         meeting = hear(rank_0)
-        host, port = store_of(rank_0, meeting)
+        host, port = place_of(hear(rank_0))
         start(1, meeting, 3, is_beside=is_beside)
         rank_2 = start(2, meeting, 3, is_held=True, is_beside=is_beside)
         stranger, group = client(host, port), "beside/0" if is_beside else "cpu/"
@@ -153,7 +153,7 @@ def test_where_rank_0_dies_while_ranks_meet_the_others_echo_it_in_one_sentence()
     with ranks() as (start, hear):
         rank_0 = start(0, None, 3)
         meeting = hear(rank_0)
-        host, port = store_of(rank_0, meeting)
+        host, port = place_of(hear(rank_0))
         rank_1 = start(1, meeting, 3)
         client(host, port).wait(["longhaul/card/1"])
         rank_0[0].kill()
@@ -220,12 +220,6 @@ def hear(rank: Rank) -> str:
     return said
 
 
-def store_of(rank_0: Rank, meeting: str) -> tuple[str, int]:
-    """Where rank 0's store is, for those at an address of the ranks: whoever scans the machine finds it."""
-    [store] = listening_of(psutil.Process(rank_0[0].pid)) - {place_of(meeting)}
-    return store
-
-
 def listening_of(process: psutil.Process) -> set[tuple[str, int]]:
     ends = process.net_connections("tcp")
     return {(end.laddr.ip, end.laddr.port) for end in ends if end.status == psutil.CONN_LISTEN}
@@ -251,8 +245,10 @@ def be_rank(
 ) -> None:
     """``is_beside``: what is attacked is the group over gloo beside one whose store is torch's own."""
     meetings.COMING_S = coming_s
+    held: list[Any] = []
     if is_beside:
-        gloo_store.for_default_group = lambda inner, key, place: inner  # As NCCL's.
+        # As NCCL's.
+        gloo_store.for_default_group = lambda inner, key, place: held.append(inner) or inner
     elif is_held:
         connect = dist.init_process_group
 
@@ -264,12 +260,15 @@ def be_rank(
     if meeting is None:
         meeting = meet_at("127.0.0.1")
         answers.send(meeting)
+        # Whoever scans the machine finds the store too.
+        [(host, port)] = listening_of(psutil.Process()) - {place_of(meeting)}
+        answers.send(f"{host}:{port}")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
         join(meeting, "gloo", rank=rank, world_size=world_size, key=KEY, timeout_s=2 * DEADLINE_S)
         if is_beside:
             if is_held:
-                client(*place_of(meeting)).wait([GO])
+                held[0].wait([GO], timedelta(seconds=DEADLINE_S))
             Control(lambda: None, DEADLINE_S, KEY)
     except Unmet as error:
         answers.send(f"Unmet {error.ranks} {error}")
