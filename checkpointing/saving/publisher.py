@@ -113,7 +113,9 @@ class Publisher:
         try:
             yield
         except BaseException as error:  # also the copy that failed, and a library's panic
-            self._post(cut, what, _FAILED + (str(error) or type(error).__name__).encode())
+            # A path may hold bytes that are no text.
+            told = (str(error) or type(error).__name__).encode(errors="backslashreplace")
+            self._post(cut, what, _FAILED + told)
             raise
 
     def _commit(self, cut: Cut) -> None:

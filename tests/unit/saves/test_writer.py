@@ -1,5 +1,6 @@
 """Saves in the background: none holds up the training, none ends it, and none gets another one's memory."""
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -309,9 +310,12 @@ def test_the_digests_are_those_of_the_bytes_at_the_cut(tmp_path: Path) -> None:
 class Uncopied:
     """The memory of a rank whose copy failed."""
 
+    def __init__(self, why: str = "the copy failed") -> None:
+        self._why = why
+
     @property
     def data(self) -> memoryview:
-        raise RuntimeError("the copy failed")
+        raise RuntimeError(self._why)
 
 
 def problems_of_two(room: SaveMemory | None = None) -> list[str | None]:
@@ -330,6 +334,12 @@ def problems_of_two(room: SaveMemory | None = None) -> list[str | None]:
 
 def test_rank_0_does_not_wait_for_a_rank_whose_copy_failed() -> None:
     assert problems_of_two(Uncopied()) == ["the copy failed", "rank 1 failed: the copy failed"]
+
+
+def test_nor_for_one_whose_reason_names_a_path_that_is_no_text() -> None:
+    no_text = os.fsdecode(b"no disk at /\xff")
+    _, told = problems_of_two(Uncopied(no_text))
+    assert told == "rank 1 failed: no disk at /\\udcff"
 
 
 @pytest.mark.parametrize(
