@@ -2,7 +2,7 @@
 
 import socket
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -23,6 +23,18 @@ def ends_to_leave(ways: Iterable[Way]) -> list[int]:
         found.append(max(counts, key=lambda rank: (counts[rank], rank)))
         left = {way for way in left if found[-1] not in way}
     return found
+
+
+def ways_between(unreached_by: Mapping[int, Sequence[int]]) -> list[Way]:
+    """Returns the broken ways between those that told whom they do not reach. Who told nothing may be gone
+    itself: that the others miss it is no broken way.
+    """
+    return [
+        (one, other)
+        for one, others in unreached_by.items()
+        for other in others
+        if other in unreached_by and other != one
+    ]
 
 
 def unreached(places: Sequence[tuple[str, int]]) -> list[int]:

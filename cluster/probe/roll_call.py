@@ -308,7 +308,7 @@ def who_is_unreached(firsts: Sequence[Card], missed: Mapping[int, Sequence[int]]
     """Says who reaches whom. ``missed`` are the ranks that each rank of ``firsts`` did not reach.
 
     A rank that more than half of the others miss, or that misses more than half of them, is at fault. Without
-    such a rank the fewest are, without whom all others reach each other.
+    such a rank those are, without whom all others reach each other, as ``ends_to_leave`` says.
     """
     pairs = [(rank, other) for rank, others in missed.items() for other in others]
     if not pairs:

@@ -1,7 +1,7 @@
 """Which nodes of a worker group reach each other, asked of the nodes once its ranks stand still.
 
 Each tries to connect to where Ray listens on the others. Says nothing of a node that does not answer in time,
-nor of a port that is closed to ranks alone.
+also where others do not reach it, nor of a port that is closed to ranks alone.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import ray
 from ray.exceptions import RayError
 
-from cluster.probe.broken_ways import unreached
+from cluster.probe.broken_ways import unreached, ways_between
 from jobs.execution.monitor import BrokenWay
 from jobs.launch.ray_train.on_nodes import on_each_node
 
@@ -27,14 +27,13 @@ def broken_ways(node_ids: Sequence[str]) -> list[BrokenWay]:
     known = [by_id[one] for one in node_ids if one in by_id][:_MOST_NODES]
     places = [(node["NodeManagerAddress"], int(node["NodeManagerPort"])) for node in known]
     told = on_each_node([node["NodeID"] for node in known], unreached, places, timeout_s=_ANSWER_S)
+    answered = {number: told[node["NodeID"]] for number, node in enumerate(known) if node["NodeID"] in told}
     return [
         BrokenWay(
-            node_id=node["NodeID"],
-            host=node["NodeManagerHostname"],
-            other_id=known[number]["NodeID"],
-            other_host=known[number]["NodeManagerHostname"],
+            node_id=known[one]["NodeID"],
+            host=known[one]["NodeManagerHostname"],
+            other_id=known[other]["NodeID"],
+            other_host=known[other]["NodeManagerHostname"],
         )
-        for node in known
-        for number in told.get(node["NodeID"], ())
-        if known[number] is not node
+        for one, other in ways_between(answered)
     ]

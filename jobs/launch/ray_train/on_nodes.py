@@ -27,14 +27,15 @@ def on_each_node(
     node_ids: Sequence[str], ask: Callable[..., Answer], *about: Any, timeout_s: float = _TIMEOUT_S
 ) -> dict[str, Answer]:
     """What ``ask`` answers on these nodes, all at once; without the nodes that do not answer in time."""
-    tasks = {_task(node_id, ask).remote(*about): node_id for node_id in node_ids}
     answers: dict[str, Answer] = {}
-    in_time, late = ray.wait([*tasks], num_returns=len(tasks), timeout=timeout_s) if tasks else ([], [])
-    for task in in_time:
-        with suppress(RayError):
-            answers[tasks[task]] = ray.get(task, timeout=timeout_s)
-    for task in late:
-        ray.cancel(task, force=True)
+    with suppress(RayError):  # Of the questions themselves, as where the head is away.
+        tasks = {_task(node_id, ask).remote(*about): node_id for node_id in node_ids}
+        in_time, late = ray.wait([*tasks], num_returns=len(tasks), timeout=timeout_s) if tasks else ([], [])
+        for task in in_time:
+            with suppress(RayError):
+                answers[tasks[task]] = ray.get(task, timeout=timeout_s)
+        for task in late:
+            ray.cancel(task, force=True)
     return answers
 
 
