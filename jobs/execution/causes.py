@@ -10,8 +10,8 @@ from jobs.training.health.device_errors import trouble_of
 from jobs.training.task.measurement import Failure
 
 Cause = Literal[
-    "worker died", "host lost", "host silent", "driver died", "hang", "out of memory", "error",
-    "device failed", "invalid loss", "store", "no room", "cluster away", "preempted", "refused",
+    "worker died", "host lost", "host silent", "driver died", "hang", "partition", "out of memory",
+    "error", "device failed", "invalid loss", "store", "no room", "cluster away", "preempted", "refused",
 ]  # fmt: skip
 
 
@@ -32,6 +32,8 @@ _PEER_IN_COLLECTIVE = re.compile(
     r"nccl.*(remote process exited|remote error)",
     re.IGNORECASE | re.DOTALL,
 )
+# What the roll call says at a start, and the monitor of nodes whose ranks stand still.
+_PARTED = re.compile(r"does not reach rank \d+ on ")
 # Signals that a program causes itself, again and again; SIGKILL and SIGTERM come from outside.
 _OWN_SIGNAL = re.compile(r"SIG(SEGV|ABRT|BUS|FPE|ILL)")
 
@@ -44,7 +46,7 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
         case "oom":
             return "out of memory"
         case "hang" | "timeout":
-            return "hang"
+            return "partition" if _PARTED.search(failure.reason) else "hang"
         case "invalid_loss":
             return "invalid loss"
         case "unschedulable":

@@ -148,7 +148,7 @@ class GroupMonitor:
 
     def _with_ways(self, failure: Failure) -> Failure:
         """The failure of ranks that stand still, which names those that do not reach each other, if there are
-        any. Held responsible are then the fewest without whom the others can go on.
+        any. Held responsible are then those without whom the others can go on, as ``ends_to_leave`` says.
         """
         nodes = self.nodes(tuple(range(self._world_size)))
         found = self._inquiry.broken_ways(nodes) if len(nodes) > 1 else ()

@@ -101,6 +101,10 @@ CAUSES: Texts = {
         "No step ended for limits.hang_timeout_s, so the attempt was ended.",
         "Look at the links first (`longhaul doctor`), then at the rank that is named.",
     ),
+    "partition": (
+        "Nodes of the attempt did not reach each other. The run goes on without one of them.",
+        "Look at the link between those that are named, at firewalls and switches (`longhaul doctor`).",
+    ),
     "out of memory": (
         "A device or a host had no memory left.",
         "Take a smaller micro_batch, activation_checkpointing: full, or more devices.",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 
+from cluster.probe.broken_ways import ends_to_leave
 from jobs.execution.causes import Cause
 from jobs.training.health.device_errors import trouble_of
 from reporting.results.node_scores import NodeOutcome, Suspicion, scores, suspicious_nodes
@@ -22,6 +23,7 @@ _KINDS: Mapping[Cause, str] = {
     "driver died": "lost workers",
     "device failed": "lost workers",
     "hang": "hangs",
+    "partition": "hangs",
     "error": "errors",
     "out of memory": "errors",
 }
@@ -140,11 +142,28 @@ def since_progress(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
 
 def left_out(history: Sequence[FailedAttempt]) -> tuple[str, ...]:
     """The nodes to leave out: they failed the last attempts that they took part in, several in a row, within
-    a day.
+    a day. Of two that do not reach each other, one is left out from the first time on.
     """
     now_s = max((one.ended_s for one in history), default=0.0)
     recent = [one for one in history if now_s - one.ended_s <= _HELD_AGAINST_IT_S]
-    return suspicious_nodes(scores(_outcomes(recent), _SUSPICION))
+    return tuple(dict.fromkeys((*_parted(recent), *suspicious_nodes(scores(_outcomes(recent), _SUSPICION)))))
+
+
+def _parted(history: Sequence[FailedAttempt]) -> Iterable[str]:
+    """The nodes without which no two are together that did not reach each other, until an attempt of both got
+    on. A node that is parted from one after another is left out instead of those.
+    """
+    nodes = [*dict.fromkeys(node for one in history for node in (*one.all_nodes, *one.nodes))]
+    ways: set[tuple[int, int]] = set()
+    newest = 0
+    for one in history:
+        there = {nodes.index(node) for node in one.all_nodes}
+        if one.durable_step > newest:
+            newest, ways = one.durable_step, {way for way in ways if not there.issuperset(way)}
+        if one.cause == "partition" and len(one.nodes) <= _most_blamed(one):
+            blamed = {nodes.index(node) for node in one.nodes}
+            ways |= {(node, other) for node in blamed for other in there - blamed}
+    return [nodes[number] for number in ends_to_leave(ways)]
 
 
 def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:
@@ -163,11 +182,11 @@ def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:
 
 
 def _most_blamed(one: FailedAttempt) -> int:
-    """The most nodes that a failure is held against: not all of several. Of those that hang only a minority:
-    where most are behind, nobody knows who holds them up.
+    """The most nodes that a failure is held against: not all of several. Of those that hang, or do not
+    reach each other, at most half: where most are behind, nobody knows who holds them up.
     """
     num_all = len(one.all_nodes)
-    return max(1, num_all // 2 if one.cause == "hang" else num_all - 1)
+    return max(1, num_all // 2 if one.cause in ("hang", "partition") else num_all - 1)
 
 
 def _hopeless(

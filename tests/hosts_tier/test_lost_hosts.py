@@ -119,18 +119,19 @@ def test_a_host_on_which_workers_keep_dying_is_left_out_as_soon_as_there_is_anot
     training.stop(END_S)
 
 
-def test_of_two_hosts_that_no_longer_reach_each_other_one_is_left_out_as_soon_as_there_is_another(
+def test_of_two_hosts_that_no_longer_reach_each_other_one_is_left_out_at_once_where_there_is_another(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     spec = write_spec(tmp_path, SPEC)
     training = Training(cluster, spec, tmp_path / "store")
     training.wait_for_step(MORE, START_S)
     one, other = cluster.workers
+    spare = cluster.add("spare")
     before = training.attempt()
     one.part_from(other)
     training.wait_until(lambda: "does not reach" in training.log(), RECOVERY_S, "who does not reach whom")
-    spare = cluster.add("spare")
     gets_on(training, before)
+    assert training.attempt() == before + 1, training.says()
     hosts = {host for host, _ in cluster.training_workers()}
     assert spare in hosts and not {one, other} <= hosts, training.says()
     # First where they stood still. Both ways are broken, since no answer returns.

@@ -25,7 +25,8 @@ from cluster.probe.roll_call import (
 )
 from cluster.probe.signed_store import SignedStore
 from cluster.run_key import Refused
-from jobs.execution.causes import is_echo
+from jobs.execution.causes import cause_of, is_echo
+from jobs.training.task.measurement import Failure
 
 NUM_RANKS = 8
 KEY = b"the run's own"
@@ -66,6 +67,11 @@ def test_of_one_broken_way_one_end_is_done_without() -> None:
 
 def test_of_two_that_do_not_reach_each_other_one_is_done_without() -> None:
     assert fault({0: (1,), 1: (0,)}, cards("10.0.0.1", "10.0.0.2")) == (1,)
+
+
+def test_that_ranks_do_not_reach_each_other_is_a_cause_of_its_own() -> None:
+    problem = who_is_unreached(FOUR, {1: (3,)})
+    assert cause_of(Failure(status="hang", reason=str(problem))) == "partition"
 
 
 def test_where_nobody_reaches_anybody_all_are_named_however_many_they_are() -> None:

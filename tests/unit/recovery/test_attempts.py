@@ -184,6 +184,7 @@ class Loading(Cluster):
         (failed("cluster away"), {}),
         (failed("host lost"), {}),
         (failed("host silent"), {}),
+        (failed("partition"), {}),
         (failed("worker died"), {"g": 1}),
         (failed("error"), {"g": 1}),
     ],

@@ -21,8 +21,8 @@ from jobs.recovery.policy import (
 
 POLICY = Policy()
 CAUSES: tuple[Cause, ...] = (
-    "worker died", "host lost", "host silent", "driver died", "hang", "out of memory", "error",
-    "device failed", "invalid loss", "store", "no room", "preempted",
+    "worker died", "host lost", "host silent", "driver died", "hang", "partition", "out of memory",
+    "error", "device failed", "invalid loss", "store", "no room", "preempted",
 )  # fmt: skip
 
 
@@ -134,7 +134,9 @@ def test_no_memory_at_the_same_step_is_given_up_however_much_was_asked_for() -> 
     assert next_move(history, POLICY) == GiveUp(reason="out of memory at step 3 twice")
 
 
-@pytest.mark.parametrize(("cause", "most"), [("worker died", 10), ("hang", 3), ("error", 3)])
+@pytest.mark.parametrize(
+    ("cause", "most"), [("worker died", 10), ("hang", 3), ("partition", 3), ("error", 3)]
+)
 def test_each_kind_has_a_budget(cause: Cause, most: int) -> None:
     assert isinstance(next_move(row(*[cause] * (most - 1)), POLICY), Retry)
     assert isinstance(next_move(row(*[cause] * most), POLICY), GiveUp)
@@ -321,3 +323,30 @@ def test_a_hang_is_held_against_at_most_half_of_the_nodes(blamed: str, left: tup
     """Where most are behind, the others have only got away before."""
     history = row("hang", "hang", nodes=tuple(blamed), all_nodes=tuple("abcd"))
     assert set(left_out(history)) == set(left)
+
+
+def parted(term: int, blamed: str, nodes: str, **more: object) -> FailedAttempt:
+    return ending(term, "partition", nodes=tuple(blamed), all_nodes=tuple(nodes), **more)
+
+
+def test_of_two_nodes_that_do_not_reach_each_other_one_is_left_out_at_once() -> None:
+    assert next_move([parted(1, "b", "ab")], POLICY) == Retry(after_s=0, without=("b",))
+    assert left_out([parted(1, "d", "abcd"), ending(2, "worker died", all_nodes=("a", "b"))]) == ("d",)
+
+
+def test_a_node_that_reaches_none_of_those_beside_it_is_left_out_and_they_are_not() -> None:
+    assert left_out([parted(1, "b", "ab"), parted(2, "c", "ac")]) == ("a",)
+
+
+def test_parted_nodes_that_got_on_together_later_are_used_again() -> None:
+    history = [parted(1, "b", "ab"), ending(2, "worker died", all_nodes=("a", "b"), durable_step=10)]
+    assert left_out(history) == ()
+    # What was saved without one of them says nothing of their way, nor does a save before they parted.
+    elsewhere = ending(2, "worker died", all_nodes=("a", "c"), durable_step=10)
+    assert left_out([history[0], elsewhere]) == ("b",)
+    assert left_out([parted(1, "b", "ab", durable_step=10)]) == ("b",)
+
+
+def test_where_most_nodes_are_parted_none_is_left_out() -> None:
+    assert left_out([parted(1, "bc", "abc")]) == ()
+    assert set(left_out([parted(1, "cd", "abcd")])) == {"c", "d"}
