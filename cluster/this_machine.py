@@ -39,6 +39,12 @@ def interfaces() -> dict[str, list[str]]:
     return found
 
 
+def listening() -> dict[int, tuple[str, int]]:
+    """Returns the numbers of this process's files at which it listens by TCP, and where."""
+    ends = psutil.Process().net_connections("tcp")
+    return {end.fd: (end.laddr.ip, end.laddr.port) for end in ends if end.status == psutil.CONN_LISTEN}
+
+
 def _memory_bytes() -> int:
     """Returns the host's memory, or the container's limit if that is lower."""
     total = int(psutil.virtual_memory().total)

@@ -18,27 +18,29 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from threading import Thread
 
-from cluster.gate.packet_filter import admit
+from cluster.gate.packet_filter import admit, let_all_in
 from cluster.run_key import KEY_BYTES, MAC_BYTES, mac
 
 _log = logging.getLogger(__name__)
-# At most so many wait at once, each for at most so long: a rank that is sent away comes again.
+# At most so many wait at once: a rank that is sent away comes again.
 _MOST_GUESTS = 512
-_PATIENCE_S = 60.0
 _TICK_S = 0.1
 _MOST_NAMED = 8
 # A first packet that is lost is sent again after 1, 3 and 7 seconds.
 _KNOCK_S = 20.0
-_PAUSE_S = 0.2
+_STORE_KNOCK_S = 5.0
+# Of thousands of ranks that come before rank 0 is ready, most are sent away, and must not keep it busy.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _PORT_BYTES = 2
+_WELCOME = b"\x01"
+_RANK_0, _RANK, _KEPT_OFF = "rank 0", "a rank", "a rank that was kept off"
 
 
 @dataclass(slots=True)
 class _Guest:
-    """Says 32 random bytes, hears 32 others with a MAC, says a MAC, and hears the port with a MAC."""
+    """Says 32 random bytes, hears 32 others and the port with a MAC, says a MAC, and is told to come in."""
 
     address: str
-    since: float
     own: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES))
     heard: bytes = b""
     is_answered: bool = False
@@ -50,12 +52,13 @@ class _Guest:
 
 class Gate:
     """Rank 0's. Guests wait until ``open``. ``close`` closes this process's hold of the socket ``store`` too:
-    whoever serves there has one of its own, and the same are let in to it.
+    whoever serves there has one of its own, and the same are let in to it: the ``admitted``, or all.
     """
 
     def __init__(self, store: socket.socket, door: socket.socket) -> None:
         self.store = store
         self.admitted: frozenset[str] = frozenset()
+        self.is_for_all = False
         self._door = door
         self._key: bytes | None = None
         self._guests: dict[socket.socket, _Guest] = {}
@@ -80,8 +83,15 @@ class Gate:
                     self._take_one()
                 elif isinstance(ready.fileobj, socket.socket):
                     self._hear(ready.fileobj)
-            for guest in [*self._guests]:
-                self._go_on(guest)
+            # Of many, all at once: to make a filter of thousands takes a while.
+            proved = [guest for guest in [*self._guests] if self._has_proved(guest)]
+            addresses = {self._guests[guest].address for guest in proved}
+            if not addresses <= self.admitted:
+                self.admitted |= addresses
+                self._admit()
+            for guest in proved:
+                self._say(guest, _WELCOME)
+                self._send_away(guest)
         for guest in self._guests:
             guest.close()
         self._selector.close()
@@ -101,7 +111,7 @@ class Gate:
             [(most, _)] = Counter(one.address for one in self._guests.values()).most_common(1)
             self._send_away(next(one for one, known in self._guests.items() if known.address == most))
         guest.setblocking(False)
-        self._guests[guest] = _Guest(place[0], time.monotonic())
+        self._guests[guest] = _Guest(place[0])
         self._selector.register(guest, selectors.EVENT_READ)
 
     def _hear(self, guest: socket.socket) -> None:
@@ -118,20 +128,23 @@ class Gate:
         if not said or len(known.heard) > KEY_BYTES + MAC_BYTES:
             self._send_away(guest)
 
-    def _go_on(self, guest: socket.socket) -> None:
+    def _has_proved(self, guest: socket.socket) -> bool:
         known, key = self._guests[guest], self._key
-        if time.monotonic() - known.since > _PATIENCE_S:
-            self._send_away(guest)
-        elif key is not None and not known.is_answered and len(known.heard) >= KEY_BYTES:
+        if key is None or len(known.heard) < KEY_BYTES:
+            return False
+        if not known.is_answered:
             known.is_answered = True
-            self._say(guest, known.own + _proof(key, "rank 0", known.nonces))
-        elif key is not None and known.is_answered and len(known.heard) == KEY_BYTES + MAC_BYTES:
-            if compare_digest(known.heard[KEY_BYTES:], _proof(key, "a rank", known.nonces)):
-                self.admitted |= {known.address}
-                self._admit()
-                port = self.store.getsockname()[1].to_bytes(_PORT_BYTES, "big")
-                self._say(guest, port + _proof(key, "the port", known.nonces + port))
+            told = known.own + self.store.getsockname()[1].to_bytes(_PORT_BYTES, "big")
+            self._say(guest, told + _proof(key, _RANK_0, known.heard[:KEY_BYTES] + told))
+        if len(known.heard) < KEY_BYTES + MAC_BYTES:
+            return False
+        proof = known.heard[KEY_BYTES:]
+        if compare_digest(proof, _proof(key, _KEPT_OFF, known.nonces)):
+            self._let_all_in(f"ranks come to it from other addresses than to the gate, as {known.address}")
+        elif not compare_digest(proof, _proof(key, _RANK, known.nonces)):
             self._send_away(guest)
+            return False
+        return True
 
     def _say(self, guest: socket.socket, what: bytes) -> None:
         with suppress(OSError):  # It has gone: the next look at it says so.
@@ -145,40 +158,68 @@ class Gate:
         guest.close()
 
     def _admit(self) -> None:
-        try:
-            admit(self.store, self.admitted)
-        except OSError as error:
-            _log.warning("rendezvous: the kernel can't keep others off its port (%s)", error)
+        if not self.is_for_all:
+            try:
+                admit(self.store, self.admitted)
+            except OSError as error:
+                self._let_all_in(f"the kernel can't ({error})")
+
+    def _let_all_in(self, why: str) -> None:
+        if not self.is_for_all:
+            self.is_for_all = True
+            let_all_in(self.store)
+            _log.warning("rendezvous: nobody is kept off its port: %s", why)
 
 
 class NotRank0(Exception):
     """Who answers at the gate does not know the group's key, or nobody answers."""
 
 
+class Rank0Ended(Exception):
+    """Nobody listens at the gate any more."""
+
+
 def enter(address: str, port: int, key: bytes, within_s: float) -> int:
-    """Returns the port of the store behind the gate. Raises ``NotRank0``; ``OSError`` if nobody listens."""
-    end = time.monotonic() + within_s
+    """Returns the port of the store behind the gate. Raises ``NotRank0`` and ``Rank0Ended``; ``OSError`` if
+    nobody was ever reached.
+    """
+    end, pause_s, who, is_reached = time.monotonic() + within_s, _PAUSE_S, _RANK, False
     while (left_s := end - time.monotonic()) > 0:
-        with socket.create_connection((address, port), _KNOCK_S) as gate:
-            try:
-                return _entered(gate, key, end)
-            except OSError:  # Sent away, as many others were there. It comes again.
-                time.sleep(min(_PAUSE_S, left_s))
+        try:
+            with socket.create_connection((address, port), min(_KNOCK_S, left_s)) as gate:
+                is_reached = True
+                store = _entered(gate, key, end, who)
+            if who == _KEPT_OFF or _reaches(address, store):
+                return store
+            who = _KEPT_OFF
+        except OSError as error:
+            if not is_reached:
+                raise
+            if isinstance(error, ConnectionRefusedError):
+                raise Rank0Ended(str(error)) from None
+            # Sent away, as many others were there.
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
     raise NotRank0(f"no answer within {within_s:.0f} s, as if rank 0 had not come: look into its log")
 
 
-def _entered(gate: socket.socket, key: bytes, end: float) -> int:
+def _entered(gate: socket.socket, key: bytes, end: float, who: str) -> int:
     own = secrets.token_bytes(KEY_BYTES)
     gate.sendall(own)
-    theirs, proof = _heard(gate, KEY_BYTES, end), _heard(gate, MAC_BYTES, end)
-    nonces = own + theirs
-    if not compare_digest(proof, _proof(key, "rank 0", nonces)):
+    told, proof = _heard(gate, KEY_BYTES + _PORT_BYTES, end), _heard(gate, MAC_BYTES, end)
+    if not compare_digest(proof, _proof(key, _RANK_0, own + told)):
         raise NotRank0("it does not know the run's key")
-    gate.sendall(_proof(key, "a rank", nonces))
-    port, proof = _heard(gate, _PORT_BYTES, end), _heard(gate, MAC_BYTES, end)
-    if not compare_digest(proof, _proof(key, "the port", nonces + port)):
-        raise NotRank0("it does not know the run's key")
-    return int.from_bytes(port, "big")
+    gate.sendall(_proof(key, who, own + told[:KEY_BYTES]))
+    _heard(gate, len(_WELCOME), end)
+    return int.from_bytes(told[KEY_BYTES:], "big")
+
+
+def _reaches(address: str, port: int) -> bool:
+    # Of several addresses, or behind some NAT, a rank may come from another one each time.
+    with suppress(OSError):
+        socket.create_connection((address, port), _STORE_KNOCK_S).close()
+        return True
+    return False
 
 
 def _heard(gate: socket.socket, num_bytes: int, end: float) -> bytes:

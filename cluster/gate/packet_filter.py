@@ -4,15 +4,15 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from pathlib import Path
-from stat import S_ISSOCK
 from types import MappingProxyType
 
+from cluster.this_machine import listening
+
 # Of the kernel's headers (``linux/filter.h``, ``asm-generic/socket.h``), which Python lacks.
-_SO_ATTACH_FILTER = 26
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _BYTE, _WORD, _AND, _STORE, _LOAD, _IF_EQUAL, _GO, _RETURN = 0x30, 0x20, 0x54, 0x02, 0x60, 0x15, 0x05, 0x06
 _IP_HEADER = 2**32 - 2**20
 _SOURCE = MappingProxyType({4: 12, 6: 8})
@@ -20,45 +20,52 @@ _WHOLE = 2**32 - 1
 # A kernel may give a socket no more than 20 KB, for its filter and the next one. With more addresses than
 # these, their neighbours in the smallest networks that hold them come in too.
 _MOST_NETWORKS = MappingProxyType({4: 128, 6: 32})
+_LAZY = "TORCH_GLOO_LAZY_INIT"
 
 Network = IPv4Network | IPv6Network
 
 
 def admit(listener: socket.socket, addresses: Iterable[str]) -> None:
-    """Has the kernel drop what all others send to this port. Raises ``OSError`` if the kernel can't."""
+    """Has the kernel drop what all others send to this port. Raises ``OSError`` if the kernel can't: then
+    nobody is kept off, nor by an earlier filter.
+    """
     program = b"".join(struct.pack("HBBI", *step) for step in _program([*map(_networked, addresses)]))
     lines = ctypes.create_string_buffer(program)
     told = struct.pack("HP", len(program) // 8, ctypes.addressof(lines))
-    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, told)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, told)
+    except OSError:
+        let_all_in(listener)
+        raise
 
 
-@contextmanager
-def closed_afterwards() -> Iterator[None]:
-    """Afterwards, nobody reaches any port that this process began to listen at inside.
+def let_all_in(listener: socket.socket) -> None:
+    with suppress(OSError):  # It has no filter.
+        listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
-    gloo listens for as long as its group lives, and each group for itself: once a group is connected, nobody
-    but strangers comes. At the first who comes when no file can be opened, gloo ends the process.
+
+def close_ports(words: bytes) -> None:
+    """Nobody reaches a port of this process any more whose address stands in ``words`` as the kernel has it.
+
+    gloo says so where it listens, for as long as its group lives: once a group is connected, nobody but
+    strangers comes. At the first who comes when no file can be opened, gloo ends the process.
     """
-    before = _listening().keys()
-    yield
-    for inode, number in _listening().items():
-        if inode not in before:
-            with suppress(OSError), socket.socket(fileno=os.dup(number)) as listener:
+    if os.environ.get(_LAZY, "0") != "0":  # Ranks connect when they first speak to each other.
+        return
+    for number, place in listening().items():
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as listener:
+            # The file may have been closed since, and another one have its number.
+            if listener.getsockname()[:2] == place and _as_the_kernel_has_it(*place) in words:
                 admit(listener, [])
 
 
-def _listening() -> dict[int, int]:
-    """Returns the inodes and numbers of this process's files at which it listens to the network."""
-    found = {}
-    for number in (int(path.name) for path in Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):
-            status = os.fstat(number)
-            if S_ISSOCK(status.st_mode):
-                with socket.socket(fileno=os.dup(number)) as one:
-                    is_listener = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                    if is_listener and one.family in (socket.AF_INET, socket.AF_INET6):
-                        found[status.st_ino] = number
-    return found
+def _as_the_kernel_has_it(address: str, port: int) -> bytes:
+    host = ip_address(address)
+    place = struct.pack("!H", port)
+    if host.version == 4:
+        return struct.pack("=H", socket.AF_INET) + place + host.packed
+    # Between them stands a number that is 0.
+    return struct.pack("=H", socket.AF_INET6) + place + bytes(4) + host.packed
 
 
 def _networked(address: str) -> Network:

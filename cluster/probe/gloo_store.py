@@ -4,6 +4,7 @@ gloo copies its peers' addresses out of the store as they lay in another rank's 
 that stand there. Whoever changes one ends the process with a memory error, or makes it write where he likes.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import count
@@ -13,11 +14,14 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from cluster.gate.packet_filter import close_ports
 from cluster.probe.roll_call import stranger_wrote
 from cluster.run_key import Refused, read, sign
 
 # gloo's word of a rank has some hundred bytes for each of its peers.
 _MOST_BYTES = 2**23
+# Words of this rank: gloo's one where it listens, and torch's own barrier's.
+_MOST_KEPT = 4
 # Of a store that is made in Python, torch keeps no more than its own half, and asks it for each new group.
 _kept: list["GlooStore"] = []
 # How many groups each default group has beside it: of two, one must not read the other's words.
@@ -37,10 +41,12 @@ class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does no
         self._inner = inner
         self._key = key
         self.place = place
+        self._told: deque[bytes] = deque(maxlen=_MOST_KEPT)
 
     def set(self, name: str, value: bytes | str) -> None:
         # A text comes from torch's own barrier, see TORCH_DIST_INIT_BARRIER.
         content = value.encode() if isinstance(value, str) else value
+        self._told.append(content)
         self._inner.set(name, sign(self._key, _subject(name), content))
 
     def get(self, name: str) -> bytes:
@@ -58,11 +64,20 @@ class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does no
     def set_timeout(self, timeout: timedelta) -> None:
         self._inner.set_timeout(timeout)
 
+    def close_ports(self) -> None:
+        """Called once this rank's groups are connected."""
+        close_ports(b"".join(self._told))
+
 
 def for_default_group(inner: Any, key: bytes, place: str) -> GlooStore:
     """Returns a store that lives as long as the default group, as which a process has one at a time."""
     _kept[:] = [GlooStore(inner, key, place)]
     return _kept[0]
+
+
+def close_ports_of_default_group() -> None:
+    for store in _kept:
+        store.close_ports()
 
 
 class GlooGroup(dist.ProcessGroupGloo):
@@ -81,6 +96,7 @@ class GlooGroup(dist.ProcessGroupGloo):
         self._store = GlooStore(inner, key, _place_of(inner))
         named = PrefixStore(f"beside/{next(_numbers.setdefault(world, count()))}", self._store)
         super().__init__(named, world.rank(), world.size(), timedelta(seconds=timeout_s))
+        self._store.close_ports()
         _open.add(self)
 
     def close(self) -> None:

@@ -19,8 +19,8 @@ Running code is impossible even then: nothing that is sent is unpickled.
 import os
 import secrets
 import socket
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from errno import EADDRNOTAVAIL
 from hmac import compare_digest
@@ -30,10 +30,19 @@ from tempfile import mkdtemp
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from cluster.gate.gate import Gate, NotRank0, enter
-from cluster.gate.packet_filter import admit, closed_afterwards
+from cluster.gate.gate import Gate, NotRank0, Rank0Ended, enter
+from cluster.gate.packet_filter import admit, close_ports
 from cluster.probe.interfaces import towards
-from cluster.probe.roll_call import COMING_S, KEEP_OFF, REMEDY, Unmet, all_met, connecting_s, told_if_late
+from cluster.probe.roll_call import (
+    COMING_S,
+    KEEP_OFF,
+    REMEDY,
+    Rank0Gone,
+    Unmet,
+    all_met,
+    connecting_s,
+    told_if_late,
+)
 from cluster.probe.signed_store import SignedStore
 from cluster.run_key import KEY_BYTES, mac
 
@@ -138,35 +147,45 @@ def join(
     """
     import torch.distributed as dist
 
-    from cluster.probe.gloo_store import for_default_group
+    from cluster.probe.gloo_store import close_ports_of_default_group, for_default_group
 
     timeout = timedelta(seconds=timeout_s)
     is_of_one, place = is_of_one_machine(meeting), meeting.removeprefix(_TCP)
-    gate = _gates.pop(meeting, None)
-    try:
+    with _gate_of(meeting) as gate:
         store = _store(meeting, gate, rank, world_size, key, timeout)
         signed = SignedStore(store, key, place, is_open=not is_of_one)
         within_s = min(timeout_s, COMING_S)
         cards = all_met(signed, rank, world_size, of_one_machine=is_of_one, within_s=within_s)
-    finally:
-        if gate is not None:
-            gate.close()
-            _admitted.clear()
-            _admitted.update(gate.admitted)
     if backend == "gloo" and not is_of_one:
         # NCCL asks its store in threads of its own, which must not wait for Python.
         store = for_default_group(store, key, place)
-    # What NCCL listens at, it may need later.
-    listening = closed_afterwards() if backend == "gloo" else nullcontext()
-    with told_if_late(cards, connecting_s(world_size), tell_late), listening:
+    with told_if_late(cards, connecting_s(world_size), tell_late):
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device
         )
+        if backend == "gloo" and is_of_one:
+            close_ports(Path(meeting.removeprefix(_FILE)).read_bytes())
+        elif backend == "gloo":
+            close_ports_of_default_group()
         try:
             prove(key)
         except Stranger:
             dist.destroy_process_group()
             raise
+
+
+@contextmanager
+def _gate_of(meeting: str) -> Iterator[Gate | None]:
+    """Inside, ranks come to the gate, if this process has it."""
+    gate = _gates.pop(meeting, None)
+    _admitted.clear()
+    try:
+        yield gate
+    finally:
+        if gate is not None:
+            gate.close()
+            if not gate.is_for_all:
+                _admitted.update(gate.admitted)
 
 
 def _store(
@@ -190,6 +209,11 @@ def _store(
             return tcp_store(address, port, gate.store.dup(), timeout)
         # torch asks an impostor again and again until then.
         store = _answering(address, port, within_s)
+    except Rank0Ended as error:
+        raise Rank0Gone(
+            f"rank {rank} on {socket.gethostname()}: connection closed, and rank 0 does not answer at "
+            f"{address}:{door} any more ({error}); look into rank 0's log"
+        ) from None
     except OSError as error:
         text = f"rank {rank} on {socket.gethostname()} does not reach rank 0 at {address}:{door} ({error})"
         raise Unmet(f"{text}; {REMEDY}", [rank]) from None

@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from cluster.gate import gate as gates
-from cluster.gate.gate import Gate, NotRank0, enter
-from cluster.gate.packet_filter import admit, closed_afterwards
+from cluster.gate import packet_filter
+from cluster.gate.gate import Gate, NotRank0, Rank0Ended, enter
+from cluster.gate.packet_filter import admit, close_ports
 from cluster.probe import meeting, roll_call
 
 KEY = b"the run's own"
@@ -70,6 +72,18 @@ def test_so_many_addresses_of_the_other_family_are_no_more_than_a_kernel_takes()
         assert not reaches(listener, "::1")
 
 
+def test_where_the_kernel_takes_no_more_addresses_nobody_is_kept_off(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that has been told the port would wait in vain before the filter of those who came earlier."""
+    monkeypatch.setattr(packet_filter, "_MOST_NETWORKS", {4: 10_000, 6: 10_000})
+    admit(listener, ["127.0.0.5"])
+    assert not reaches(listener, NEIGHBOUR)
+    with pytest.raises(OSError):
+        admit(listener, [f"127.{number // 256}.{number % 256}.1" for number in range(5000)])
+    assert reaches(listener, NEIGHBOUR)
+
+
 @pytest.fixture
 def gate() -> Iterator[tuple[Gate, int]]:
     """A gate, and the port of its door."""
@@ -119,10 +133,127 @@ def test_what_a_rank_said_lets_nobody_in_who_says_it_again(
         enter("127.0.0.1", door, KEY, DEADLINE_S)
     with socket.create_connection(("127.0.0.1", door), DEADLINE_S, source_address=(NEIGHBOUR, 0)) as again:
         again.sendall(said[0])
-        assert len(again.recv(64, socket.MSG_WAITALL)) == 64
+        assert len(again.recv(66, socket.MSG_WAITALL)) == 66
         again.sendall(said[1])
         assert again.recv(64) == b""
     assert len(said) == 2 and not reaches(made.store, NEIGHBOUR)
+
+
+def test_the_kernel_is_told_of_an_address_once_however_many_ranks_it_has(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of thousands it takes a tenth of a second."""
+    made, door = gate
+    made.open(KEY)
+    told: list[frozenset[str]] = []
+    monkeypatch.setattr(gates, "admit", lambda store, addresses: told.append(addresses))
+    monkeypatch.setattr(gates, "_reaches", lambda *_: True)
+    for _ in range(5):
+        enter("127.0.0.1", door, KEY, DEADLINE_S)
+    assert told == [{"127.0.0.1"}]
+
+
+def test_a_rank_that_comes_to_the_store_from_another_address_than_to_the_gate_is_let_in(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As behind some NAT."""
+    made, door = gate
+    made.open(KEY)
+    connect, come_from = socket.create_connection, {door: "127.0.0.5"}
+
+    def connects(place: tuple[str, int], within_s: float) -> socket.socket:
+        return connect(place, within_s, source_address=(come_from.get(place[1], "127.0.0.6"), 0))
+
+    monkeypatch.setattr(gates, "_STORE_KNOCK_S", 0.1)
+    monkeypatch.setattr(socket, "create_connection", connects)
+    with caplog.at_level(logging.WARNING):
+        assert enter("127.0.0.1", door, KEY, DEADLINE_S) == made.store.getsockname()[1]
+        assert reaches(made.store, "127.0.0.6") and made.is_for_all
+        end(made)
+    [line] = caplog.messages
+    assert "nobody is kept off its port: ranks come to it from other addresses than to the gate" in line
+
+
+class OnTheWay:
+    """Passes on what a rank and the gate say to each other, and may change or repeat what the gate says."""
+
+    def __init__(self, door: int) -> None:
+        self.said: list[bytes] = []
+        self.change = bytes
+        self._door = door
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                with self._listener.accept()[0] as rank:
+                    self._pass_on(rank)
+
+    def _pass_on(self, rank: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", self._door), DEADLINE_S) as asked:
+            for num_heard, num_said in ((32, 66), (32, 1)):
+                asked.sendall(rank.recv(num_heard, socket.MSG_WAITALL))
+                self.said.append(asked.recv(num_said, socket.MSG_WAITALL))
+                rank.sendall(self.change(self.said[-1]))
+
+
+@pytest.fixture
+def on_the_way(gate: tuple[Gate, int]) -> Iterator[OnTheWay]:
+    gate[0].open(KEY)
+    made = OnTheWay(gate[1])
+    yield made
+    made.close()
+
+
+def test_who_stands_on_the_way_sends_no_rank_to_a_port_of_his(on_the_way: OnTheWay) -> None:
+    on_the_way.change = lambda said: said[:32] + bytes(2) + said[34:]
+    with pytest.raises(NotRank0, match="it does not know the run's key"):
+        enter("127.0.0.1", on_the_way.port, KEY, DEADLINE_S)
+
+
+def test_what_rank_0_said_to_another_rank_is_believed_by_none(on_the_way: OnTheWay) -> None:
+    enter("127.0.0.1", on_the_way.port, KEY, DEADLINE_S)
+    first = on_the_way.said[0]
+    on_the_way.change = lambda said: first
+    with pytest.raises(NotRank0, match="it does not know the run's key"):
+        enter("127.0.0.1", on_the_way.port, KEY, DEADLINE_S)
+
+
+def test_where_rank_0_ends_while_a_rank_waits_at_the_gate_nobody_seems_cut_off(
+    listener: socket.socket,
+) -> None:
+    def end_soon() -> None:
+        with listener.accept()[0]:
+            listener.close()
+
+    threading.Thread(target=end_soon, daemon=True).start()
+    port = listener.getsockname()[1]
+    with pytest.raises(Rank0Ended):
+        enter("127.0.0.1", port, KEY, DEADLINE_S)
+    with pytest.raises(ConnectionRefusedError):
+        enter("127.0.0.1", port, KEY, DEADLINE_S)
+
+
+def test_of_more_addresses_than_guests_no_more_are_remembered(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gates, "_MOST_GUESTS", 2)
+    made, door = gate
+    with caplog.at_level(logging.WARNING):
+        for last in (3, 4, 5, 5):
+            with socket.create_connection(
+                ("127.0.0.1", door), DEADLINE_S, source_address=(f"127.0.0.{last}", 0)
+            ) as stranger:
+                stranger.shutdown(socket.SHUT_WR)
+                assert stranger.recv(1) == b""
+        end(made)
+    assert caplog.messages[0].endswith("key: 1 from 127.0.0.3, 1 from 127.0.0.4")
 
 
 def test_a_flood_of_silent_connections_keeps_no_rank_out_and_opens_no_files_without_bound(
@@ -186,6 +317,39 @@ def test_what_listens_later_is_for_those_who_came_to_the_gate(monkeypatch: pytes
         assert reaches(to_ranks, "127.0.0.5") and not reaches(to_ranks, NEIGHBOUR)
 
 
+def test_a_later_meeting_of_the_process_has_ranks_of_its_own() -> None:
+    """One machine's has no gate: what listens later there would keep its own ranks off."""
+    first = meeting.meet_at("127.0.0.1")
+    with meeting._gate_of(first) as gate:
+        assert gate is not None
+        gate.open(KEY)
+        enter("127.0.0.1", meeting._place_of(first)[1], KEY, DEADLINE_S)
+    with meeting.listen_to_ranks("127.0.0.1") as to_ranks:
+        assert reaches(to_ranks, "127.0.0.1") and not reaches(to_ranks, NEIGHBOUR)
+    end(gate)
+    with meeting._gate_of("file:///somewhere/ranks"), meeting.listen_to_ranks("127.0.0.1") as to_all:
+        assert reaches(to_all, NEIGHBOUR)
+
+
+def test_where_the_gate_keeps_nobody_off_what_listens_later_does_not_either(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no filters here")
+
+    monkeypatch.setattr(gates, "admit", fail)
+    place = meeting.meet_at("127.0.0.1")
+    with meeting._gate_of(place) as gate:
+        assert gate is not None
+        gate.open(KEY)
+        enter("127.0.0.1", meeting._place_of(place)[1], KEY, DEADLINE_S)
+        assert reaches(gate.store, NEIGHBOUR)
+    end(gate)
+    with meeting.listen_to_ranks("127.0.0.1") as to_all:
+        assert reaches(to_all, NEIGHBOUR)
+    assert caplog.messages == ["rendezvous: nobody is kept off its port: the kernel can't (no filters here)"]
+
+
 def test_the_port_of_the_roll_call_answers_again_once_files_can_be_opened_again() -> None:
     """A flood elsewhere may use up all files of the process for a while."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -204,19 +368,37 @@ def test_the_port_of_the_roll_call_answers_again_once_files_can_be_opened_again(
         assert first.recv(1) == b""
 
 
-def test_what_began_to_listen_inside_is_reached_by_nobody_afterwards_and_all_else_as_before(
+def told_by_gloo(listener: socket.socket) -> bytes:
+    """As it copies out of the kernel's structure where it listens."""
+    address, port = listener.getsockname()[:2]
+    family = struct.pack("=H", listener.family) + struct.pack("!H", port)
+    return b"its host" + family + bytes(4 * (":" in address)) + socket.inet_pton(listener.family, address)
+
+
+def test_the_port_that_gloo_tells_is_closed_and_no_other_one_that_was_opened_meanwhile(
     listener: socket.socket,
 ) -> None:
-    path = Path("/proc/self/fd")
-    with closed_afterwards():
-        gloos = socket.create_server(("127.0.0.1", 0))
+    """As Ray, a profiler or another thread of the process may open them at any time."""
+    with socket.create_server(("127.0.0.1", 0)) as gloos:
         with socket.create_connection(gloos.getsockname(), DEADLINE_S) as client, gloos.accept()[0] as served:
-            num_files = len([*path.iterdir()])
-            with closed_afterwards():
-                pass
-            assert len([*path.iterdir()]) == num_files
+            num_files = len([*Path("/proc/self/fd").iterdir()])
+            close_ports(told_by_gloo(gloos))
+            assert len([*Path("/proc/self/fd").iterdir()]) == num_files
             client.sendall(b"x")
             assert served.recv(1) == b"x"
-    with gloos:
         assert not reaches(gloos, "127.0.0.1")
+    assert reaches(listener, "127.0.0.1")
+
+
+def test_so_is_one_of_the_other_family() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as gloos:
+        close_ports(told_by_gloo(gloos))
+        assert not reaches(gloos, "::1")
+
+
+def test_where_gloo_connects_at_the_first_word_its_port_stays_open(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
+    close_ports(told_by_gloo(listener))
     assert reaches(listener, "127.0.0.1")
