@@ -21,6 +21,7 @@ from cluster.probe import meeting as meetings
 from cluster.probe.gloo_store import GlooStore
 from cluster.probe.meeting import join, meet_at, meet_in, tcp_store
 from cluster.probe.roll_call import Unmet
+from cluster.run_key import sign
 from jobs.execution.causes import is_echo
 from jobs.training.loop.control import Control
 from tests.live.ranks import FORKS
@@ -81,16 +82,18 @@ def test_once_gloo_has_connected_the_ranks_nobody_reaches_its_port(tmp_path: Pat
     ours, theirs = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=be_alone, args=(meet_in(tmp_path), theirs), daemon=True)
     process.start()
-    # That of the first group; beside it is that of another one, which no meeting made.
-    assert hear((process, ours)) == "[False, True]"
+    # Those of the first group and of the control word's; beside them is that of another group.
+    assert hear((process, ours)) == "[False, False, True]"
     process.join()
 
 
 def be_alone(meeting: str, answers: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     join(meeting, "gloo", rank=0, world_size=1, key=KEY, timeout_s=DEADLINE_S)
+    control = Control(lambda: None, DEADLINE_S, KEY)
     group = dist.new_group(backend="gloo")
     dist.barrier(group)
+    control.agree()
     answers.send(str(sorted(reaches(host, port, host) for host, port in listening_of(psutil.Process()))))
 
 
@@ -148,6 +151,23 @@ def test_what_torch_writes_there_as_text_is_read_as_its_bytes() -> None:
     store = GlooStore(dist.HashStore(), KEY, "here")
     store.set("barrier", "1")
     assert store.get("barrier") == b"1"
+
+
+@pytest.mark.parametrize("word", [b"", b"his own", sign(KEY, ("gloo", "another"), b"1"), bytes(200)])
+def test_what_a_stranger_wrote_there_blames_nobody(word: bytes) -> None:
+    inner = dist.HashStore()
+    inner.set("0", word)
+    with pytest.raises(Unmet, match=r"^somebody else writes to the rendezvous at 10\.0\.0\.1:7: ") as found:
+        GlooStore(inner, KEY, "10.0.0.1:7").get("0")
+    assert found.value.ranks == ()
+
+
+def test_gloo_gets_no_word_longer_than_ranks_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = GlooStore(dist.HashStore(), KEY, "here")
+    store.set("0", bytes(100))
+    monkeypatch.setattr(gloo_store, "_MOST_BYTES", 99)
+    with pytest.raises(Unmet):
+        store.get("0")
 
 
 def test_where_rank_0_dies_while_ranks_meet_the_others_echo_it_in_one_sentence() -> None:

@@ -7,8 +7,10 @@ from threading import Event
 
 import pytest
 
+from cluster.gate.gate import Rank0Ended
 from cluster.probe import meeting
-from cluster.probe.roll_call import Unmet
+from cluster.probe.roll_call import Rank0Gone, Unmet
+from jobs.execution.causes import is_echo
 
 DEADLINE_S = 30.0
 
@@ -47,6 +49,16 @@ def test_what_torch_says_of_who_answers_otherwise_is_told_with_the_address(
     said, ranks = said_at(impostor)
     assert f": what answers at {impostor} is not rank 0's store (Ping failed): another process" in said
     assert ranks == ()
+
+
+def test_where_rank_0_has_ended_no_rank_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_: object) -> int:
+        raise Rank0Ended("Connection refused")
+
+    monkeypatch.setattr(meeting, "enter", ended)
+    with pytest.raises(Rank0Gone, match=r"rank 0 does not answer at 10\.0\.0\.1:7 any more") as found:
+        meeting._store("tcp://10.0.0.1:7", None, 1, 2, b"", timedelta(seconds=DEADLINE_S))
+    assert is_echo(f"Rank0Gone: {found.value}")
 
 
 def said_at(place: str) -> tuple[str, tuple[int, ...]]:

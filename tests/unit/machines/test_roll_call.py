@@ -83,6 +83,11 @@ def test_where_nobody_reaches_anybody_all_are_named_however_many_they_are() -> N
     assert problem is not None and problem.ranks == tuple(range(1500))
 
 
+def test_only_numbers_of_ranks_are_taken_for_ranks_that_were_missed() -> None:
+    assert roll_call._missed('[true, 1.0, "1", [], {}, 9, 1]', {0, 1}) == [1]
+    assert roll_call._missed('{"1": 1}', {0, 1}) == []
+
+
 def test_of_two_machines_the_one_that_offers_loopback_is_at_fault() -> None:
     assert fault({0: (1,), 1: (0,)}, cards("10.0.0.1", "127.0.1.1")) == (1,)
 
@@ -182,6 +187,29 @@ def test_each_answer_is_read_once_from_the_store_and_once_by_each_rank_with_all_
     assert at_the_roll_call(store, of_all) == [of_all] * NUM_RANKS
     # The cards, and how the others get them and learn that nobody has an address.
     assert store.num_read == NUM_RANKS + 2 * (NUM_RANKS - 1)
+
+
+def test_rank_0_asks_for_all_words_once_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask for thousands of names takes long."""
+
+    class Asked(Store):
+        num_asked = num_paused = 0
+
+        def check(self, names: Sequence[str]) -> bool:
+            self.num_asked += names == ["longhaul/card/0", "longhaul/card/1"]
+            return super().check(names)
+
+        def pause(self, _: float) -> None:
+            self.num_paused += 1
+            assert self.num_paused <= 3
+            if self.num_paused == 3:
+                self.add("longhaul/card/num", 1)
+
+    store, both = Asked(), [Card(rank=rank, host="a") for rank in (0, 1)]
+    monkeypatch.setattr(roll_call.time, "sleep", store.pause)
+    signed(store).set("longhaul/card/1", json.dumps(asdict(both[1])))
+    assert called(signed(store), both[0], 2, within_s=30) == both
+    assert (store.num_asked, store.num_paused) == (1, 3)
 
 
 def test_whoever_connects_is_let_in_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +367,21 @@ def test_what_a_rank_gave_up_for_is_what_the_others_say() -> None:
     store = Store()
     signed(store).set("longhaul/over", json.dumps(["rank 1 did not come", [1]]))
     assert said_by(store, 0) == ("rank 1 did not come", (1,))
+
+
+@pytest.mark.usefixtures("no_lingering")
+def test_what_the_first_rank_gave_up_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks say the same."""
+
+    def nowhere() -> tuple[str, str]:
+        raise roll_call.NoInterface("eth7 is not there")
+
+    monkeypatch.setattr(roll_call, "advertised", nowhere)
+    store = Store()
+    for rank, told in (1, "rank 1: eth7 is not there"), (0, "rank 0: eth7 is not there"):
+        with pytest.raises(Unmet, match=told):
+            all_met(signed(store), rank, 2, of_one_machine=False, within_s=30)
+    assert json.loads(signed(store).get("longhaul/over")) == ["rank 1: eth7 is not there", [1]]
 
 
 @pytest.mark.usefixtures("no_lingering")
