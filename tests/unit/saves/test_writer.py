@@ -336,10 +336,14 @@ def test_rank_0_does_not_wait_for_a_rank_whose_copy_failed() -> None:
     assert problems_of_two(Uncopied()) == ["the copy failed", "rank 1 failed: the copy failed"]
 
 
-def test_nor_for_one_whose_reason_names_a_path_that_is_no_text() -> None:
-    no_text = os.fsdecode(b"no disk at /\xff")
-    _, told = problems_of_two(Uncopied(no_text))
-    assert told == "rank 1 failed: no disk at /\\udcff"
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [(os.fsdecode(b"no disk at /\xff"), "no disk at /\\udcff"), ("", "RuntimeError")],
+    ids=["a path that is no text", "no reason"],
+)
+def test_nor_for_one_whose_reason_is_no_text(why: str, told: str) -> None:
+    _, problem = problems_of_two(Uncopied(why))
+    assert problem == f"rank 1 failed: {told}"
 
 
 @pytest.mark.parametrize(

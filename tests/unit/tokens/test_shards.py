@@ -98,3 +98,14 @@ def test_what_lies_behind_a_shard_s_ids_in_its_file_belongs_to_no_sample() -> No
     ids, read = Shards(store, TokenIndex(dtype="uint16", shards=shards)).read_near([4, 5, 8], 4, 1.0)
     assert read == {0, 2}
     assert struct.unpack("<12H", ids) == (4, 5, 6, 7, 0, 0, 0, 0, 8, 9, 10, 11)
+
+
+def test_each_reading_has_its_own_ids_though_all_use_one_memory() -> None:
+    store = Slow()
+    store.put("0.bin", struct.pack("<40H", *range(40)))
+    shards = Shards(store, TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=40),)))
+    for starts, count in (([0, 8], 4), ([20], 4), ([4, 0, 36, 12], 4), ([30, 10], 3)):
+        ids, read = shards.read_near(starts, count, 1.0)
+        assert read == set(range(len(starts)))
+        expected = [start + at for start in starts for at in range(count)]
+        assert list(struct.unpack(f"<{len(expected)}H", ids)) == expected
