@@ -65,7 +65,7 @@ SOAK = [
 
 @contextmanager
 def late_copies() -> Iterator[None]:
-    """Each copy in the background begins as late as it may: when the training waits for it."""
+    """Each copy in the background begins late: when the training waits for it, or long after a step."""
     begin, copy, settle = snapshot.Copying.__init__, snapshot.Copying._copy, snapshot.Copying.settle
 
     def begin_late(copying: Any, *arguments: Any) -> None:
@@ -74,7 +74,8 @@ def late_copies() -> Iterator[None]:
 
     def copy_late(copying: Any, pairs: Any) -> None:
         # Nobody trains on after the last save, so nobody waits.
-        copying.is_awaited.wait(COPY_S)
+        if copying.is_awaited.wait(COPY_S):
+            time.sleep(COPY_S / 4)  # So that who does not wait for its end comes first.
         copy(copying, pairs)
 
     def settle_it(copying: Any) -> None:
