@@ -250,11 +250,15 @@ class LateDevice:
         """Works while ``is_wanted`` and there is work in ``stream``, which is any if it is None."""
         with self._lock, _disable_current_modes():
             while is_wanted() and (busy := [number for number, works in self._streams.items() if works]):
-                number = self._random.choice(busy)
+                number = self.next_of(busy)
                 if stream is not None and stream not in busy:
                     return
                 self.now += 1
                 self._streams[number].popleft()()
+
+    def next_of(self, streams: list[int]) -> int:
+        """The stream of which the next work is done."""
+        return self._random.choice(streams)
 
     def work_until(self, event: LateEvent) -> None:
         """Does the work of the event's stream before it, and no other."""

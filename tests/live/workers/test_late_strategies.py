@@ -1,17 +1,21 @@
 """All strategies on a late device: what they save, load, are fed and timed by is that of one never late."""
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any, get_args
 
 import pytest
 
 from checkpointing.generations.repository import Repository
+from checkpointing.saving import snapshot
 from checkpointing.stores.opening import open_store
 from jobs.training.benchmark.feed import BatchFeed
 from jobs.training.benchmark.timing import DeviceTimer
 from jobs.training.data.synthetic import make_batches
 from jobs.training.health.rank_speed import RankSpeed
+from jobs.training.loop import attempt as loop
 from jobs.training.loop.progress_reports import ProgressReporter
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
@@ -24,6 +28,8 @@ from tests.live.trainings import CPU, STRATEGIES, recipe_for
 from tests.live.workers.test_late_loop import Prompt, recorded
 
 NUM_STEPS = 3
+# Only ends what hangs.
+LATEST_S = 60.0
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
@@ -50,12 +56,54 @@ def cases(quick: Strategy) -> list[Any]:
 SEEDS = [0, pytest.param(1, marks=pytest.mark.soak), pytest.param(2, marks=pytest.mark.soak)]
 
 
+class OwnWorkFirst(LateDevice):
+    """Does the training's own work before that of any stream beside it, unless that is waited for.
+
+    Drawn by lot, a copy of a few operations always comes before the update behind hundreds: what does not
+    wait for it would not show under any seed.
+    """
+
+    def next_of(self, streams: list[int]) -> int:
+        return min(streams)
+
+
+def look_late_at_copies(patch: pytest.MonkeyPatch, num_steps: int) -> None:
+    """Who uploads a save waits for its copy once the step after it is launched, and does not have the device
+    make it before.
+    """
+    begin, finish, step = snapshot.Copying.__init__, snapshot.Copying.finish, loop.train_step
+    begun, numbers = list[Event](), count(1)
+
+    def begin_one(copying: Any, *arguments: Any) -> None:
+        copying.is_overtaken = Event()
+        begun.append(copying.is_overtaken)
+        if next(numbers) == num_steps:  # No step follows.
+            copying.is_overtaken.set()
+        begin(copying, *arguments)
+
+    def finish_late(copying: Any) -> None:
+        assert copying.is_overtaken.wait(LATEST_S)
+        finish(copying)
+
+    def step_on(*arguments: Any, **more: Any) -> Any:
+        loss = step(*arguments, **more)
+        for is_overtaken in begun:
+            is_overtaken.set()
+        return loss
+
+    patch.setattr(snapshot.Copying, "__init__", begin_one)
+    patch.setattr(snapshot.Copying, "finish", finish_late)
+    patch.setattr(loop, "train_step", step_on)
+
+
 def told(store: Path, late: LateDevice, recipe: Recipe, num_steps: int, *, lazily: bool) -> Any:
     """What was recorded of each step, and what each save has."""
     with engines_on(late) as patch:
         patch.setattr(ProgressReporter, "is_report_due", lambda reporter: False)
         # What is a moment's work for a device takes this CPU minutes.
         patch.setattr(RankSpeed, "update", lambda speed: None)
+        if isinstance(late, OwnWorkFirst):
+            look_late_at_copies(patch, num_steps)
         attempt(
             Wanted(
                 name="r",
@@ -81,6 +129,7 @@ def ways_of(recipe: Recipe, seed: int, folder: Path) -> dict[str, Any]:
         "prompt": told(folder / "prompt", Prompt(0), recipe, NUM_STEPS, lazily=False),
         "late": told(folder / "late", late, recipe, NUM_STEPS, lazily=False),
         "lazily": told(folder / "lazily", late, recipe, NUM_STEPS, lazily=True),
+        "overtaken": told(folder / "overtaken", OwnWorkFirst(seed), recipe, NUM_STEPS, lazily=True),
         "resumed": told(folder / "resumed", again, recipe, NUM_STEPS, lazily=True),
     }
 
