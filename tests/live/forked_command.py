@@ -2,6 +2,17 @@
 
 For tests of what a command does, not of how it starts: a command that trains on one device imports for longer
 than it trains a small model. ``command_line.run`` starts Python itself.
+
+It differs from a command that a user starts in these:
+
+* All has been imported, in one order: an import that is missing, circular or first done by a thread shows in
+  no such test. Nor does a variable that is read at an import (``OMP_NUM_THREADS`` is set anew).
+* Handlers of ``atexit`` do not run: the end is not that of ``commandline.process_exit.run``, which keeps
+  busy daemon threads from aborting the process. The exit code is the one that ``main`` returned.
+* ``sys.argv`` is that of the tests, and the hash seed that of all other children: sets have one order.
+
+So training on tokens to the end, and ``--fresh`` and ``--resume NAME`` of a run, start in no other way in live
+tests outside the soak. A run that is alone, killed, stopped or resumed from the newest does.
 """
 
 import os
@@ -17,7 +28,7 @@ _BEGIN = ["-m", "jobs.cli"]
 
 
 def run_forked(command: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """As ``run`` of ``python -m jobs.cli ...``: a process of its own, with its exit code."""
+    """As ``run`` of ``python -m jobs.cli ...``, but for what is said above."""
     _, *begin = command[:3]
     assert begin == _BEGIN, f"not ours: {command}"
     with tempfile.TemporaryDirectory() as folder:
