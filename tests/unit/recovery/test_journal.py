@@ -1,5 +1,7 @@
 """What a driver that comes later knows of the attempts before it."""
 
+from dataclasses import replace
+
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Commit, Quarantine
 from checkpointing.stores.memory import MemoryStore
@@ -25,6 +27,9 @@ def test_what_a_former_life_saved_is_no_progress_of_a_run_begun_afresh() -> None
     past = read_failed_attempts(repository.store, RUN, repository.refresh())
     assert [(one.cause, one.durable_step) for one in past] == [("driver died", 0), ("hang", 100)]
     assert since_progress(past) == [hang]
+    parted = replace(hang, cause="partition", nodes=("b",), all_nodes=("a", "b"))
+    leave_note(repository.store, RUN, AttemptNote(term=term, how="failed", ending=parted))
+    assert read_failed_attempts(repository.store, RUN, repository.refresh())[1] == parted
 
 
 def test_what_is_not_gone_on_from_is_no_progress_either() -> None:
