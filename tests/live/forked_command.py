@@ -11,8 +11,8 @@ It differs from a command that a user starts in these:
   busy daemon threads from aborting the process. The exit code is the one that ``main`` returned.
 * ``sys.argv`` is that of the tests, and the hash seed that of all other children: sets have one order.
 
-So training on tokens to the end, and ``--fresh`` and ``--resume NAME`` of a run, start in no other way in live
-tests outside the soak. A run that is alone, killed, stopped or resumed from the newest does.
+So training on tokens to the end, and ``--fresh`` and ``--resume NAME`` of a run, start in no other way in
+live tests outside the soak. A run that is alone, killed, stopped or resumed from the newest does.
 """
 
 import os

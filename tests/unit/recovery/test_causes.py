@@ -6,6 +6,7 @@ import pytest
 
 from jobs.execution.board import Lost
 from jobs.execution.causes import LOST_AT_START, LOST_CONTROLLER, Cause, cause_of
+from jobs.execution.hang_detection import NETWORK_HINT
 from jobs.execution.outcomes import Failed
 from jobs.training.task.measurement import Failure, Status
 
@@ -62,6 +63,14 @@ def test_an_error_is_told_by_its_words(reason: str, cause: Cause) -> None:
 )
 def test_what_has_a_name_of_its_own_keeps_it(status: Status, cause: Cause) -> None:
     assert cause_of(Failure(status=status, reason="whatever")) == cause
+
+
+@pytest.mark.parametrize(
+    "reason", [NETWORK_HINT, "rank 1 on b does not reach rank 0 at 10.0.0.1:9 (refused)"]
+)
+def test_who_is_parted_from_whom_is_not_guessed(reason: str) -> None:
+    """What a rank says of rank 0 alone is one side's word."""
+    assert cause_of(Failure(status="hang", reason=f"no step for 30 s; {reason}")) == "hang"
 
 
 @pytest.mark.parametrize(
