@@ -6,7 +6,8 @@ import socket
 import struct
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import MappingProxyType
 
 from cluster.this_machine import listening
@@ -15,21 +16,19 @@ from cluster.this_machine import listening
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _BYTE, _WORD, _AND, _STORE, _LOAD, _IF_EQUAL, _GO, _RETURN = 0x30, 0x20, 0x54, 0x02, 0x60, 0x15, 0x05, 0x06
 _IP_HEADER = 2**32 - 2**20
-_SOURCE = MappingProxyType({4: 12, 6: 8})
+_SOURCE, _BITS = MappingProxyType({4: 12, 6: 8}), MappingProxyType({4: 32, 6: 128})
 _WHOLE = 2**32 - 1
 # A kernel may give a socket no more than 20 KB, for its filter and the next one. With more addresses than
 # these, their neighbours in the smallest networks that hold them come in too.
 _MOST_NETWORKS = MappingProxyType({4: 128, 6: 32})
 _LAZY = "TORCH_GLOO_LAZY_INIT"
 
-Network = IPv4Network | IPv6Network
-
 
 def admit(listener: socket.socket, addresses: Iterable[str]) -> None:
     """Has the kernel drop what all others send to this port. Raises ``OSError`` if the kernel can't: then
     nobody is kept off, nor by an earlier filter.
     """
-    program = b"".join(struct.pack("HBBI", *step) for step in _program([*map(_networked, addresses)]))
+    program = b"".join(struct.pack("HBBI", *step) for step in _program([*map(_plain, addresses)]))
     lines = ctypes.create_string_buffer(program)
     told = struct.pack("HP", len(program) // 8, ctypes.addressof(lines))
     try:
@@ -68,31 +67,34 @@ def _as_the_kernel_has_it(address: str, port: int) -> bytes:
     return struct.pack("=H", socket.AF_INET6) + place + bytes(4) + host.packed
 
 
-def _networked(address: str) -> Network:
+# A gate of thousands of ranks asks again and again.
+@lru_cache(2**16)
+def _plain(address: str) -> IPv4Address | IPv6Address:
     found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and found.ipv4_mapped:
-        found = found.ipv4_mapped
-    return ip_network(found)
+    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 
 
-def _program(single: Collection[Network]) -> list[tuple[int, int, int, int]]:
+def _program(single: Collection[IPv4Address | IPv6Address]) -> list[tuple[int, int, int, int]]:
     """Returns a program of the classic packet filter: operation, two jumps and a number for each step."""
-    of_4, of_6 = (_let_in(version, [one for one in single if one.version == version]) for version in (4, 6))
+    of_4, of_6 = (
+        _let_in(version, {int(one) for one in single if one.version == version}) for version in (4, 6)
+    )
     version = [(_BYTE, 0, 0, _IP_HEADER), (_AND, 0, 0, 0xF0), (_IF_EQUAL, 0, 1, 0x60)]
     return [*version, (_GO, 0, 0, len(of_4)), *of_4, *of_6]
 
 
-def _let_in(version: int, single: Collection[Network]) -> list[tuple[int, int, int, int]]:
-    networks = {*single}
-    while len(networks) > _MOST_NETWORKS[version]:
-        networks = {network.supernet() for network in networks}
+def _let_in(version: int, addresses: Collection[int]) -> list[tuple[int, int, int, int]]:
+    num_bits, num_free = _BITS[version], 0
+    while len({one >> num_free for one in addresses}) > _MOST_NETWORKS[version]:
+        num_free += 1
+    networks = {one >> num_free << num_free for one in addresses}
     steps: list[tuple[int, int, int, int]] = []
     if networks:
-        for number, mask in enumerate(_words(next(iter(networks)).netmask.packed)):
+        for number, mask in enumerate(_words((1 << num_bits) - (1 << num_free), num_bits)):
             word = _IP_HEADER + _SOURCE[version] + 4 * number
             steps += [(_WORD, 0, 0, word), (_AND, 0, 0, mask), (_STORE, 0, 0, number)]
     for network in networks:
-        words = _words(network.network_address.packed)
+        words = _words(network, num_bits)
         for number, word in enumerate(words):
             to_next = 2 * (len(words) - number) - 1
             steps += [(_LOAD, 0, 0, number), (_IF_EQUAL, 0, to_next, word)]
@@ -100,5 +102,5 @@ def _let_in(version: int, single: Collection[Network]) -> list[tuple[int, int, i
     return [*steps, (_RETURN, 0, 0, 0)]
 
 
-def _words(packed: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"!{len(packed) // 4}I", packed)
+def _words(number: int, num_bits: int) -> tuple[int, ...]:
+    return struct.unpack(f"!{num_bits // 32}I", number.to_bytes(num_bits // 8, "big"))
