@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from errno import EMFILE, ENFILE
 from hmac import compare_digest
 from threading import Thread
 
@@ -104,15 +105,21 @@ class Gate:
     def _take_one(self) -> None:
         try:
             guest, place = self._door.accept()
-        except OSError:  # It has gone again, or no file may be opened: those that wait are sent away in time.
-            time.sleep(_TICK_S / 10)
+        except OSError as error:
+            if error.errno in (EMFILE, ENFILE) and self._guests:
+                self._make_room()
+            else:  # It has gone again.
+                time.sleep(_TICK_S / 10)
             return
         if len(self._guests) >= _MOST_GUESTS:
-            [(most, _)] = Counter(one.address for one in self._guests.values()).most_common(1)
-            self._send_away(next(one for one, known in self._guests.items() if known.address == most))
+            self._make_room()
         guest.setblocking(False)
         self._guests[guest] = _Guest(place[0])
         self._selector.register(guest, selectors.EVENT_READ)
+
+    def _make_room(self) -> None:
+        [(most, _)] = Counter(one.address for one in self._guests.values()).most_common(1)
+        self._send_away(next(one for one, known in self._guests.items() if known.address == most))
 
     def _hear(self, guest: socket.socket) -> None:
         known = self._guests.get(guest)

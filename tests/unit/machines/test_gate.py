@@ -284,6 +284,23 @@ def test_a_flood_of_silent_connections_keeps_no_rank_out_and_opens_no_files_with
     )
 
 
+def test_silent_connections_go_where_no_more_files_can_be_opened(gate: tuple[Gate, int]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    strangers = [socket.socket() for _ in range(4)]
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
+    try:
+        for stranger in strangers:
+            stranger.connect(("127.0.0.1", gate[1]))
+        strangers[0].settimeout(DEADLINE_S)
+        assert strangers[0].recv(1) == b""
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for stranger in strangers:
+            stranger.close()
+
+
 def test_who_says_too_much_or_goes_again_is_sent_away_and_others_come_in(gate: tuple[Gate, int]) -> None:
     made, door = gate
     made.open(KEY)
