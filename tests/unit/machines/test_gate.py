@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from errno import EINPROGRESS
 from pathlib import Path
@@ -179,7 +179,7 @@ class OnTheWay:
 
     def __init__(self, door: int) -> None:
         self.said: list[bytes] = []
-        self.change = bytes
+        self.change: Callable[[bytes], bytes] = bytes
         self._door = door
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]

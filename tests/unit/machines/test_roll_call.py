@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from threading import Lock
 import pytest
 
 from cluster.probe import interfaces, roll_call
-from cluster.probe.interfaces import advertised, interface_of, source_towards, towards
+from cluster.probe.interfaces import NoInterface, advertised, interface_of, source_towards, towards
 from cluster.probe.roll_call import (
     Card,
     Rank0Gone,
@@ -206,7 +207,7 @@ def test_rank_0_asks_for_all_words_once_all_are_counted(monkeypatch: pytest.Monk
                 self.add("longhaul/card/num", 1)
 
     store, both = Asked(), [Card(rank=rank, host="a") for rank in (0, 1)]
-    monkeypatch.setattr(roll_call.time, "sleep", store.pause)
+    monkeypatch.setattr(time, "sleep", store.pause)
     signed(store).set("longhaul/card/1", json.dumps(asdict(both[1])))
     assert called(signed(store), both[0], 2, within_s=30) == both
     assert (store.num_asked, store.num_paused) == (1, 3)
@@ -374,7 +375,7 @@ def test_what_the_first_rank_gave_up_for_stays(monkeypatch: pytest.MonkeyPatch) 
     """All ranks say the same."""
 
     def nowhere() -> tuple[str, str]:
-        raise roll_call.NoInterface("eth7 is not there")
+        raise NoInterface("eth7 is not there")
 
     monkeypatch.setattr(roll_call, "advertised", nowhere)
     store = Store()
