@@ -49,7 +49,7 @@ def _modes() -> None:
 
 
 def test_without_the_setting_no_compiler_is_loaded(tmp_path: Path) -> None:
-    assert run_ranks(_loaded, num_ranks=1, tmp_path=tmp_path) == [False]
+    assert run_ranks(_loaded, num_ranks=1, tmp_path=tmp_path, from_scratch=True) == [False]
 
 
 def _loaded() -> bool:
