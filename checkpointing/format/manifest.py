@@ -215,7 +215,8 @@ def check(manifest: Manifest) -> None:
     tensors = manifest.tensors
     for part in manifest.parts:
         for tensor in part.tensors:
-            demand(tensors[tensor.name] == tensor, f"ranks disagree about {tensor.name}")
+            if tensors[tensor.name] != tensor:
+                raise _claims(f"ranks disagree about {tensor.name}")
     _check_tiling(tensors, [shard for part in manifest.parts for shard in part.shards])
 
 
@@ -236,11 +237,13 @@ def _check_part(part: FilePart, world_size: int) -> None:
     for tensor in part.tensors:
         check_tensor(tensor)
     for shard in part.shards:
-        demand(shard.tensor in tensors, f"a shard of {shard.tensor!r}, which is no tensor of the part")
-        counts = (shard.start, shard.length, shard.offset)
-        demand(all(map(is_count, counts)), f"a shard of start, length and offset {counts}")
-        size = shard.length * DTYPE_BYTES[tensors[shard.tensor].dtype]
-        demand(shard.offset + size <= part.num_bytes, f"a shard outside of {part.file}")
+        if shard.tensor not in tensors:
+            raise _claims(f"a shard of {shard.tensor!r}, which is no tensor of the part")
+        if not (is_count(shard.start) and is_count(shard.length) and is_count(shard.offset)):
+            counts = (shard.start, shard.length, shard.offset)
+            raise _claims(f"a shard of start, length and offset {counts}")
+        if shard.offset + shard.length * DTYPE_BYTES[tensors[shard.tensor].dtype] > part.num_bytes:
+            raise _claims(f"a shard outside of {part.file}")
 
 
 def check_file(num_bytes: int, num_digests: float) -> None:
@@ -249,10 +252,11 @@ def check_file(num_bytes: int, num_digests: float) -> None:
 
 
 def check_tensor(tensor: TensorInfo) -> None:
-    demand(tensor.dtype in DTYPE_BYTES, f"{tensor.name} of type {tensor.dtype!r}")
+    if tensor.dtype not in DTYPE_BYTES:
+        raise _claims(f"{tensor.name} of type {tensor.dtype!r}")
     is_shape = len(tensor.shape) <= _MOST_DIMENSIONS and all(map(is_count, tensor.shape))
-    is_size = is_shape and is_count(tensor.num_elements)
-    demand(is_size, f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
+    if not (is_shape and is_count(tensor.num_elements)):
+        raise _claims(f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
 
 
 def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) -> None:
@@ -267,8 +271,8 @@ def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) ->
 def check_spans(tensor: TensorInfo, spans: Iterable[tuple[int, int]]) -> None:
     """``spans`` are the first element and the end of each shard that is not empty."""
     borders = [(0, 0), *sorted(spans), (tensor.num_elements, tensor.num_elements)]
-    is_tiled = all(before[1] == behind[0] for before, behind in pairwise(borders))
-    demand(is_tiled, f"shards of {tensor.name} that leave gaps or overlap")
+    if any(before[1] != behind[0] for before, behind in pairwise(borders)):
+        raise _claims(f"shards of {tensor.name} that leave gaps or overlap")
 
 
 def _unsealed(data: bytes) -> dict[str, Any]:
@@ -292,8 +296,13 @@ def _tensor(body: dict[str, Any]) -> TensorInfo:
 
 def demand(is_so: bool, found: str) -> None:
     if not is_so:
-        # The text gets into the log, if the generation is quarantined, and may have any length.
-        raise Corrupt(brief(f"it claims {found}"))
+        raise _claims(found)
+
+
+def _claims(found: str) -> Corrupt:
+    """Is raised by what runs for every tensor: there a text for ``demand`` costs more than the check."""
+    # The text gets into the log, if the generation is quarantined, and may have any length.
+    return Corrupt(brief(f"it claims {found}"))
 
 
 def manifest_of(cut: Cut, parts: Iterable[FilePart]) -> Manifest:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from checkpointing.errors import Corrupt
@@ -204,19 +205,24 @@ def is_generation_name(value: object) -> bool:
     return isinstance(value, str) and "/" not in value and is_name(value)
 
 
-def _fields(value: object) -> dict[str, Any]:
+def _fields(value: Any) -> dict[str, Any]:
     """Returns the fields of one of our dataclasses. ``asdict`` takes ten times as long, and a view may hold
     thousands.
     """
-    if not is_dataclass(value):
-        raise TypeError(f"{type(value).__name__} is not JSON")
-    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    found = {name: getattr(value, name) for name in _names_of_fields(value.__class__)}
     # Older versions take these fields for damage, so they are written only if they are set.
     if isinstance(value, LogView) and value.stopped_step is None:
         del found["stopped_step"]
     if isinstance(value, history.Lease):
         found = {name: one for name, one in found.items() if one}
     return found
+
+
+@cache
+def _names_of_fields(kind: Any) -> tuple[str, ...]:
+    if not is_dataclass(kind):
+        raise TypeError(f"{kind.__name__} is not JSON")
+    return tuple(field.name for field in fields(kind))
 
 
 def _view(body: dict[str, Any]) -> LogView:
