@@ -87,7 +87,10 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "psutil": ("cluster.this_machine",),
     "pynvml": ("cluster.this_machine", "cluster.telemetry", "jobs.training.device.environment"),
     "amdsmi": ("cluster.telemetry",),
-    "numpy": ("reporting.analysis.statistics", "reporting.charts", "jobs.training.state.random_state"),
+    "numpy": (
+        "reporting.analysis.statistics", "reporting.charts", "jobs.training.state.random_state",
+        "jobs.training.data.samples",
+    ),
     "orjson": ("reporting.results.result_rows",),
     "pyarrow": (
         "reporting.results.tables", "reporting.recording.parts", "jobs.packing.formats",

@@ -37,9 +37,10 @@ class MixedSource:
         rows = [iter(source.read(own) if own else ()) for source, own in self._divided(numbers)]
         return torch.stack([next(rows[self._place(number)[0]]) for number in numbers])
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        for source, own in self._divided(numbers):
-            source.expect(own)
+    def expect(self, steps: Sequence[Sequence[int]]) -> None:
+        divided = [self._divided(numbers) for numbers in steps]
+        for at, source in enumerate(self._sources):
+            source.expect([step[at][1] for step in divided if step[at][1]])
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         end, divided = time.monotonic() + timeout_s, self._divided(numbers)
@@ -78,9 +79,9 @@ class BesideHeldOut:
         source, own = self._of(numbers)
         return source.read(own)
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        source, own = self._of(numbers)
-        source.expect(own)
+    def expect(self, steps: Sequence[Sequence[int]]) -> None:
+        """Nobody announces held-out samples."""
+        self._source.expect(steps)
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         source, own = self._of(numbers)

@@ -12,8 +12,8 @@ class SampleSource(Protocol):
     def read(self, numbers: Sequence[int]) -> Tensor:
         """A row for each."""
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        """Announces the numbers that are read next, so that slow reads may begin."""
+    def expect(self, steps: Sequence[Sequence[int]]) -> None:
+        """Announces the next reads, each by its numbers, so that slow ones may begin."""
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         """Whether ``read`` could return these samples at once, now or within ``timeout_s``."""

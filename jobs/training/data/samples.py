@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Protocol
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing.stores.opening import open_store
@@ -25,10 +26,10 @@ from jobs.training.data.shard_ledger import LedgerWriter
 from jobs.training.data.shards import Copyable, Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
-from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at, share_of_rank
+from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, samples_at, share_of_rank
 from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import ShardCacheLimits, Task, Tokens
-from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
+from jobs.training.task.token_index import ID_MASK, DataError
 
 # A sample from object storage takes tens of milliseconds, most of them waiting.
 _NUM_READERS = 16
@@ -37,10 +38,7 @@ _STEPS_AT_HAND = 4
 _FEWEST_READERS = 2  # of each source, where there are many
 # Samples of a step that take longer together are read side by side, as from a network file system.
 _NEAR_S = 0.02
-# Torch deals out more numbers to threads of its own, a team for each reader.
-_SERIAL = 2**15
-_TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
+_Ids = NDArray[numpy.unsignedinteger]
 
 
 class Source(Readable, Protocol):
@@ -106,8 +104,9 @@ class Samples:
         recipe = self._task.recipe
         rows = self._source.read(self._numbers(position))
         # Two steps ahead, so that a late sample is known before the step in between begins.
-        ahead = (position + number * recipe.sequences_per_step for number in (1, 2))
-        self._source.expect([number for start in ahead for number in self._numbers(start)])
+        self._source.expect(
+            [self._numbers(position + number * recipe.sequences_per_step) for number in (1, 2)]
+        )
         return list(rows.split(recipe.micro_batch))
 
     def wait(self, position: int, timeout_s: float = 0.0) -> bool:
@@ -174,9 +173,7 @@ class Samples:
         places = [place for share in shares for place in share]
         if self._mixed:
             return [self._mixed.number_at(place, seed=recipe.seed, order=self._order) for place in places]
-        return [
-            sample_at(place, num_samples=num_samples, seed=recipe.seed, order=self._order) for place in places
-        ]
+        return samples_at(places, num_samples=num_samples, seed=recipe.seed, order=self._order)
 
 
 class SyntheticSource:
@@ -186,7 +183,7 @@ class SyntheticSource:
     def read(self, numbers: Sequence[int]) -> Tensor:
         return torch.stack([sample(self._recipe, number) for number in numbers])
 
-    def expect(self, numbers: Sequence[int]) -> None:
+    def expect(self, steps: Sequence[Sequence[int]]) -> None:
         """Does nothing: a synthetic sample takes almost no time to make."""
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
@@ -200,9 +197,10 @@ class _Batch:
     rows: Tensor
     alone: Mapping[int, Future[Tensor]]
 
-    def finish(self, place: int) -> None:
-        if row := self.alone.get(place):
+    def finished(self) -> Tensor:
+        for place, row in self.alone.items():
             self.rows[place] = row.result()
+        return self.rows
 
     def cancel(self) -> None:
         for row in self.alone.values():
@@ -224,52 +222,46 @@ class TokenSource:
         self._sources = sources
         self._shards = Shards(self._sources[0], tokens.index)
         self._windows = tokens.windows
-        self._dtype = _TORCH_DTYPES[tokens.index.dtype]
+        self._dtype = numpy.dtype(tokens.index.dtype).newbyteorder("<")
         self._vocab_size = vocab_size
-        self._id_mask = ID_MASK if tokens.index.chat else ALL_BITS
+        self._id_mask = numpy.uint32(ID_MASK) if tokens.index.chat else None
         self._near_reader = near_reader
         self._readers = PrefetchPool(num_readers)
-        # Of each expected sample the batch that it is read in, and its place in that.
-        self._ahead: dict[int, tuple[Future[_Batch], int]] = {}
+        # What is read ahead, by the samples that are read together.
+        self._ahead: dict[tuple[int, ...], Future[_Batch]] = {}
 
     def read(self, numbers: Sequence[int]) -> Tensor:
         for source in self._sources:
             source.confirm()
         self._begin(numbers)
-        # A step over the end of an epoch may have the same sample twice.
-        taken = {number: self._ahead.pop(number) for number in dict.fromkeys(numbers)}
-        for future, place in taken.values():
-            future.result().finish(place)
-        [(future, first), *_] = taken.values()
-        if list(taken.values()) == [(future, first + at) for at in range(len(numbers))]:
-            return future.result().rows[first : first + len(numbers)]
-        return torch.stack([taken[number][0].result().rows[taken[number][1]] for number in numbers])
+        return self._ahead.pop(tuple(numbers)).result().finished()
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        unneeded = {self._ahead.pop(number)[0] for number in self._ahead.keys() - set(numbers)}
-        for future in unneeded - {future for future, _ in self._ahead.values()}:
+    def expect(self, steps: Sequence[Sequence[int]]) -> None:
+        for numbers in self._ahead.keys() - set(map(tuple, steps)):
+            future = self._ahead.pop(numbers)
             # The reason why nobody's samples can't be read is nobody's.
             if not future.cancel() and future.done() and not future.exception():
                 future.result().cancel()
-        self._begin(numbers)
+        for step in steps:
+            self._begin(step)
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         """A sample that can't be read counts as there too: ``read`` then raises the reason."""
-        self._begin(numbers)
+        if numbers:
+            self._begin(numbers)
         end_s = time.monotonic() + timeout_s
         if not all(source.wait(timeout_s) for source in self._sources):
             return False
-        expected = [self._ahead[number] for number in numbers]
-        if wait({future for future, _ in expected}, max(0.0, end_s - time.monotonic())).not_done:
+        if not numbers:  # of a source of a mixture that has no sample in this step
+            return True
+        batch = self._ahead[tuple(numbers)]
+        if wait([batch], max(0.0, end_s - time.monotonic())).not_done:
             return False
-        batches = [(future.result().alone, place) for future, place in expected]
-        alone = [alone[place] for alone, place in batches if place in alone]
-        return not wait(alone, max(0.0, end_s - time.monotonic())).not_done
+        return not wait(batch.result().alone.values(), max(0.0, end_s - time.monotonic())).not_done
 
     def _begin(self, numbers: Sequence[int]) -> None:
-        if missing := [number for number in dict.fromkeys(numbers) if number not in self._ahead]:
-            future = self._near_reader.submit(partial(self._read_together, missing))
-            self._ahead |= {number: (future, place) for place, number in enumerate(missing)}
+        if (key := tuple(numbers)) not in self._ahead:
+            self._ahead[key] = self._near_reader.submit(partial(self._read_together, key))
 
     def _read_together(self, numbers: Sequence[int]) -> _Batch:
         """Reads what is near at once. What is far, slow or not as expected is read by all readers, one sample
@@ -278,48 +270,38 @@ class TokenSource:
         count = self._windows.window_tokens
         starts = [self._windows.start_of(number) for number in numbers]
         read, near = self._shards.read_near(starts, count, _NEAR_S)
-        rows, are_known = self._rows(torch.frombuffer(read, dtype=self._dtype))
-        if not are_known:
+        raw = numpy.frombuffer(read, self._dtype)
+        if self._largest_id(raw) >= self._vocab_size:
             near = set()
         alone = {
             place: self._readers.submit(partial(self._sample, number))
             for place, number in enumerate(numbers)
             if place not in near
         }
-        return _Batch(rows=rows.view(-1, count), alone=alone)
-
-    def _rows(self, read: Tensor) -> tuple[Tensor, bool]:
-        """What was read as int64, and whether all ids are in the vocabulary."""
-        rows = torch.empty(len(read), dtype=torch.int64)
-        are_known = True
-        # Parts of equal length: each costs as many calls, however short it is.
-        count = ceil(len(read) / max(1, ceil(len(read) / _SERIAL)))
-        for start in range(0, len(read), count):
-            raw, part = read[start : start + count], rows[start : start + count]
-            part.copy_(raw)
-            are_known = are_known and self._are_known(raw, part)
-        return rows, are_known
-
-    def _are_known(self, raw: Tensor, ids: Tensor) -> bool:
-        signed = _SIGNED[raw.dtype]
-        if self._id_mask == ALL_BITS and self._vocab_size <= torch.iinfo(signed).max:
-            # These are fewer bytes to look at. An id that they are too short for is below 0.
-            least, most = raw.view(signed).aminmax()
-            return int(least) >= 0 and int(most) < self._vocab_size
-        return int((ids & self._id_mask).amax()) < self._vocab_size
+        return _Batch(rows=_as_int64(raw).view(-1, count), alone=alone)
 
     def _sample(self, number: int) -> Tensor:
         start = self._windows.start_of(number)
-        read = self._shards.read(start, self._windows.window_tokens)
-        tokens = torch.frombuffer(read, dtype=self._dtype).to(torch.int64)
-        ids = tokens & self._id_mask
-        if (largest := int(ids.max())) >= self._vocab_size:
-            where = self._shards.name_at(start + int(ids.argmax()))
+        raw = numpy.frombuffer(self._shards.read(start, self._windows.window_tokens), self._dtype)
+        if (largest := self._largest_id(raw)) >= self._vocab_size:
+            where = self._shards.name_at(start + int(self._ids(raw).argmax()))
             raise DataError(
                 f"data: {where}: has the token id {largest:,}, but the model's vocabulary ends at "
                 f"{self._vocab_size - 1:,}; pack with the model's tokenizer"
             )
-        return tokens
+        return _as_int64(raw)
+
+    def _largest_id(self, raw: _Ids) -> int:
+        # At their own width, unsigned: these are the fewest bytes to look at.
+        return int(self._ids(raw).max())
+
+    def _ids(self, raw: _Ids) -> _Ids:
+        return raw if self._id_mask is None else raw & self._id_mask
+
+
+def _as_int64(raw: _Ids) -> Tensor:
+    # By numpy: torch deals out many numbers to threads of its own, a team for each reader.
+    return torch.from_numpy(raw.astype(numpy.int64))
 
 
 def _check_folders(task: Task) -> None:

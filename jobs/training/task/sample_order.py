@@ -9,7 +9,9 @@ number of its order stands beside the position in every save.
 
 import hashlib
 from array import array
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import groupby
 from math import isqrt
 from typing import Literal, get_args
 
@@ -37,13 +39,18 @@ _NUM_ROUNDS = 4
 
 def sample_at(position: int, *, num_samples: int, seed: int, order: SampleOrder = NEWEST_ORDER) -> int:
     """The number of the sample at ``position``; needs next to no memory, however long an epoch is."""
-    epoch, index = divmod(position, num_samples)
-    key = f"{seed}/{epoch}"
-    if order == IN_ORDER:
-        return index
-    if order == IN_BLOCKS:
-        return _in_blocks(index, num_samples, key)
-    return _shuffled(index, num_samples, key, may_draw=order == NEWEST_ORDER)
+    return samples_at([position], num_samples=num_samples, seed=seed, order=order)[0]
+
+
+def samples_at(
+    positions: Iterable[int], *, num_samples: int, seed: int, order: SampleOrder = NEWEST_ORDER
+) -> list[int]:
+    """As ``sample_at`` of each, in less time where one follows the other."""
+    numbers: list[int] = []
+    for epoch, found in groupby(positions, lambda position: position // num_samples):
+        indices = [position - epoch * num_samples for position in found]
+        numbers += _of_epoch(indices, num_samples, f"{seed}/{epoch}", order)
+    return numbers
 
 
 def newest_order(shuffle: Shuffle) -> SampleOrder:
@@ -83,6 +90,14 @@ def epoch_ended(before: int, after: int, *, num_samples: int) -> int | None:
     return after // num_samples if after // num_samples > before // num_samples else None
 
 
+def _of_epoch(indices: list[int], num_samples: int, key: str, order: SampleOrder) -> list[int]:
+    if order == IN_ORDER:
+        return indices
+    if order == IN_BLOCKS:
+        return [_in_blocks(index, num_samples, key) for index in indices]
+    return _shuffled(indices, num_samples, key, may_draw=order == NEWEST_ORDER)
+
+
 def _in_blocks(index: int, num_samples: int, key: str) -> int:
     """Cuts the epoch into blocks from another sample on each time, and goes through one after the other. What
     is left over is its last, shorter block.
@@ -90,21 +105,24 @@ def _in_blocks(index: int, num_samples: int, key: str) -> int:
     num_blocks = num_samples // BLOCK_SAMPLES
     turn, within = divmod(index, BLOCK_SAMPLES)
     is_whole = turn < num_blocks
-    block = _shuffled(turn, num_blocks, f"{key}/blocks") if is_whole else num_blocks
+    block = _shuffled([turn], num_blocks, f"{key}/blocks")[0] if is_whole else num_blocks
     size = BLOCK_SAMPLES if is_whole else num_samples - num_blocks * BLOCK_SAMPLES
-    within = _shuffled(within, size, f"{key}/block {block}")
+    [within] = _shuffled([within], size, f"{key}/block {block}")
     return (_hash(f"{key}/cut") + block * BLOCK_SAMPLES + within) % num_samples
 
 
-def _shuffled(index: int, size: int, key: str, *, may_draw: bool = True) -> int:
+def _shuffled(indices: list[int], size: int, key: str, *, may_draw: bool = True) -> list[int]:
     if may_draw and size <= MOST_DRAWN:
-        return _drawn(size, key)[index]
+        drawn = _drawn(size, key)
+        return [drawn[index] for index in indices]
     side = isqrt(size - 1) + 1
-    # The permutation has side x side numbers, more than ``size``: repeat it until the number is below that.
-    while True:
-        index = _permuted(index, side, key)
-        if index < size:
-            return index
+    numbers = _permuted(indices, side, key)
+    # The permutation has side x side numbers, more than ``size``: repeat it until a number is below that.
+    while beyond := [place for place, number in enumerate(numbers) if number >= size]:
+        again = _permuted([numbers[place] for place in beyond], side, key)
+        for place, number in zip(beyond, again, strict=True):
+            numbers[place] = number
+    return numbers
 
 
 # An order of each source of a mixture, and of the epoch behind it: 40 KB each at most.
@@ -119,18 +137,21 @@ def _drawn(num_samples: int, key: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _permuted(index: int, side: int, key: str) -> int:
+def _permuted(indices: list[int], side: int, key: str) -> list[int]:
     """Permutes the numbers below side x side by a Feistel network, whatever its rounds compute."""
-    left, right = divmod(index, side)
     kept = _shifts(side, key) if side <= MOST_KEPT else None
-    for number in range(_NUM_ROUNDS):
-        shift = kept[number * side + right] if kept else 0
-        if not shift:
-            shift = 1 + _hash(f"{key}/{number}/{right}") % side
-            if kept:
-                kept[number * side + right] = shift
-        left, right = right, (left + shift - 1) % side
-    return left * side + right
+    numbers = []
+    for index in indices:
+        left, right = divmod(index, side)
+        for number in range(_NUM_ROUNDS):
+            shift = kept[number * side + right] if kept else 0
+            if not shift:
+                shift = 1 + _hash(f"{key}/{number}/{right}") % side
+                if kept:
+                    kept[number * side + right] = shift
+            left, right = right, (left + shift - 1) % side
+        numbers.append(left * side + right)
+    return numbers
 
 
 # An epoch of each source of a mixture, and the one behind it: 1 MB each at most.

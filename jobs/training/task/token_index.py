@@ -35,7 +35,6 @@ _CHAT_FORMAT = "longhaul tokens 2"
 TRAINED = 1 << 31
 BEGINS = 1 << 30
 ID_MASK = BEGINS - 1
-ALL_BITS = 2**32 - 1
 # A million shards have half of the bytes, and nine keys and values each.
 MOST_INDEX_BYTES, _MOST_INDEX_VALUES = 256 << 20, 10_000_000
 _SHARE = re.compile("[0-9]{1,15}/[1-9][0-9]{0,15}")

@@ -25,6 +25,7 @@ from jobs.training.task.sample_order import (
     known_order,
     newest_order,
     sample_at,
+    samples_at,
     share_of_rank,
     shuffle_of,
     stored_order,
@@ -127,6 +128,16 @@ def test_where_and_how_often_it_was_asked_before_changes_nothing(
     asked = data.draw(st.lists(st.integers(0, 2 * num_samples - 1), max_size=30))
     found = [sample_at(position, num_samples=num_samples, seed=seed) for position in asked]
     assert found == [straight[position] for position in asked]
+
+
+@given(num_samples=st.integers(1, 5000), seed=SEEDS, order=st.sampled_from(ORDERS), data=st.data())
+def test_many_positions_have_the_samples_that_each_has_alone(
+    num_samples: int, seed: int, order: SampleOrder, data: st.DataObject
+) -> None:
+    """Also of several epochs, and in any order."""
+    places = data.draw(st.lists(st.integers(0, 3 * num_samples - 1), max_size=30))
+    alone = [sample_at(place, num_samples=num_samples, seed=seed, order=order) for place in places]
+    assert samples_at(places, num_samples=num_samples, seed=seed, order=order) == alone
 
 
 def by_definition(position: int, num_samples: int, seed: int) -> int:
