@@ -70,7 +70,7 @@ def _as_the_kernel_has_it(address: str, port: int) -> bytes:
 # A gate of thousands of ranks asks again and again.
 @lru_cache(2**16)
 def _plain(address: str) -> IPv4Address | IPv6Address:
-    found = ip_address(address.partition("%")[0])
+    found = ip_address(address)
     return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 
 

@@ -20,7 +20,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from errno import EADDRNOTAVAIL
 from hmac import compare_digest
@@ -102,8 +102,7 @@ def listen_to_ranks(address: str) -> socket.socket:
     """As ``listen_at``, for those alone who came to the gate of this process, if it had one."""
     listener = listen_at(address)
     if _admitted:
-        with suppress(OSError):  # The gate has said that the kernel can't.
-            admit(listener, _admitted)
+        admit(listener, _admitted)
     return listener
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from errno import EINPROGRESS
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,10 @@ from cluster.gate.packet_filter import admit, close_ports
 from cluster.probe import meeting, roll_call
 
 KEY = b"the run's own"
-DEADLINE_S = 60.0
+DEADLINE_S = 30.0
 NEIGHBOUR = "127.0.0.9"
+# By ``SO_LINGER``, a connection does not end, but is reset.
+RESET = struct.pack("ii", 1, 0)
 
 
 @pytest.fixture
@@ -41,11 +44,15 @@ def reaches(listener: socket.socket, address: str) -> bool:
         return client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) == 1
 
 
-@pytest.mark.parametrize("before", [[], ["10.0.0.1"], ["10.0.0.1", "fd00::1", "::ffff:10.0.0.2"]])
-def test_the_kernel_lets_in_those_alone_who_were_admitted(before: list[str], listener: socket.socket) -> None:
+@pytest.mark.parametrize(
+    "admitted", [["127.0.0.5"], ["10.0.0.1", "127.0.0.5"], ["10.0.0.1", "fd00::1", "::ffff:127.0.0.5"]]
+)
+def test_the_kernel_lets_in_those_alone_who_were_admitted(
+    admitted: list[str], listener: socket.socket
+) -> None:
     admit(listener, [])
     assert not reaches(listener, "127.0.0.5")
-    admit(listener, [*before, "127.0.0.5"])
+    admit(listener, admitted)
     assert [reaches(listener, f"127.0.0.{last}") for last in (4, 5, 6, 9)] == [False, True, False, False]
 
 
@@ -84,6 +91,21 @@ def test_where_the_kernel_takes_no_more_addresses_nobody_is_kept_off(
     assert reaches(listener, NEIGHBOUR)
 
 
+def test_no_filter_is_longer_than_a_kernel_takes_that_has_20_KB_for_it_and_the_next_one() -> None:
+    num_steps: list[int] = []
+
+    class Told(socket.socket):
+        def setsockopt(self, *what: Any) -> None:
+            num_steps.append(struct.unpack("HP", what[2])[0])
+
+    with Told() as listener:
+        many = range(4096)
+        admit(listener, [f"10.0.{number // 256}.{number % 256}" for number in many])
+        admit(listener, [*(f"10.0.0.{number}" for number in range(128)), *(f"fd00::{one:x}" for one in many)])
+    # The kernel makes some 1,100 of them, of 8 bytes each.
+    assert len(num_steps) == 2 and max(num_steps) < 700
+
+
 @pytest.fixture
 def gate() -> Iterator[tuple[Gate, int]]:
     """A gate, and the port of its door."""
@@ -95,9 +117,14 @@ def gate() -> Iterator[tuple[Gate, int]]:
 
 def end(gate: Gate) -> None:
     gate.close()
+    wait_for_end()
+
+
+def wait_for_end() -> None:
     for thread in threading.enumerate():
         if thread.name == "gate":
             thread.join(DEADLINE_S)
+            assert not thread.is_alive(), "the gate is not closed"
 
 
 def test_who_knows_the_key_is_told_the_port_and_reaches_it(gate: tuple[Gate, int]) -> None:
@@ -169,6 +196,11 @@ def test_a_rank_that_comes_to_the_store_from_another_address_than_to_the_gate_is
     with caplog.at_level(logging.WARNING):
         assert enter("127.0.0.1", door, KEY, DEADLINE_S) == made.store.getsockname()[1]
         assert reaches(made.store, "127.0.0.6") and made.is_for_all
+        # So does another, whom nobody keeps off later either.
+        come_from[door] = "127.0.0.7"
+        monkeypatch.setattr(gates, "_reaches", lambda *_: False)
+        enter("127.0.0.1", door, KEY, DEADLINE_S)
+        assert reaches(made.store, "127.0.0.6")
         end(made)
     [line] = caplog.messages
     assert "nobody is kept off its port: ranks come to it from other addresses than to the gate" in line
@@ -240,13 +272,14 @@ def test_where_rank_0_ends_while_a_rank_waits_at_the_gate_nobody_seems_cut_off(
         enter("127.0.0.1", port, KEY, DEADLINE_S)
 
 
-def test_of_more_addresses_than_guests_no_more_are_remembered(
+def test_of_more_addresses_than_guests_no_more_are_remembered_and_few_are_named(
     gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gates, "_MOST_GUESTS", 2)
+    monkeypatch.setattr(gates, "_MOST_GUESTS", 3)
+    monkeypatch.setattr(gates, "_MOST_NAMED", 2)
     made, door = gate
     with caplog.at_level(logging.WARNING):
-        for last in (3, 4, 5, 5):
+        for last in (3, 4, 5, 6, 6):
             with socket.create_connection(
                 ("127.0.0.1", door), DEADLINE_S, source_address=(f"127.0.0.{last}", 0)
             ) as stranger:
@@ -256,7 +289,7 @@ def test_of_more_addresses_than_guests_no_more_are_remembered(
     assert caplog.messages[0].endswith("key: 1 from 127.0.0.3, 1 from 127.0.0.4")
 
 
-def test_a_flood_of_silent_connections_keeps_no_rank_out_and_opens_no_files_without_bound(
+def test_a_flood_of_connections_keeps_no_rank_out_and_opens_no_files_without_bound(
     gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(gates, "_MOST_GUESTS", 50)
@@ -266,10 +299,12 @@ def test_a_flood_of_silent_connections_keeps_no_rank_out_and_opens_no_files_with
     comes.start()
     kept = []
     with caplog.at_level(logging.WARNING):
-        for _ in range(300):
+        for number in range(300):
             kept.append(
                 socket.create_connection(("127.0.0.1", door), DEADLINE_S, source_address=(NEIGHBOUR, 0))
             )
+            # What some say is heard when they have been sent away.
+            kept[-1].sendall(bytes(number % 2))
         # All but those that may wait were sent away.
         for stranger in kept[:250]:
             assert stranger.recv(1) == b""
@@ -284,21 +319,72 @@ def test_a_flood_of_silent_connections_keeps_no_rank_out_and_opens_no_files_with
     )
 
 
-def test_silent_connections_go_where_no_more_files_can_be_opened(gate: tuple[Gate, int]) -> None:
+def test_a_flood_from_one_address_sends_away_no_guest_from_another(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "_MOST_GUESTS", 3)
+    guests = [
+        socket.create_connection(("127.0.0.1", gate[1]), DEADLINE_S, source_address=(address, 0))
+        for address in ("127.0.0.5", *[NEIGHBOUR] * 10)
+    ]
+    assert [guest.recv(1) for guest in guests[1:9]] == [b""] * 8
+    gate[0].open(KEY)
+    guests[0].sendall(bytes(32))
+    assert len(guests[0].recv(66, socket.MSG_WAITALL)) == 66
+
+
+def test_a_guest_that_goes_while_it_is_answered_ends_no_gate(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, door = gate
+    guest = socket.create_connection(("127.0.0.1", door), DEADLINE_S)
+    guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    proof = gates._proof
+
+    def goes(key: bytes, who: str, what: bytes) -> bytes:
+        guest.close()
+        return proof(key, who, what)
+
+    monkeypatch.setattr(gates, "_proof", goes)
+    guest.sendall(bytes(32))
+    made.open(KEY)
+    assert enter("127.0.0.1", door, KEY, DEADLINE_S) == made.store.getsockname()[1]
+
+
+def test_a_gate_that_is_closed_leaves_nobody_waiting_and_no_file_open() -> None:
+    num_files = len([*Path("/proc/self/fd").iterdir()])
+    door = meeting.listen_at("127.0.0.1")
+    made, port = Gate(meeting.listen_at("127.0.0.1"), door), door.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as guest:
+        made.close()
+        assert guest.recv(1) == b""
+    end(made)
+    assert len([*Path("/proc/self/fd").iterdir()]) == num_files
+
+
+@pytest.mark.parametrize("num_free", [0, 2])
+def test_where_no_more_files_can_be_opened_silent_connections_go_and_ranks_come_in_later(
+    gate: tuple[Gate, int], num_free: int
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     strangers = [socket.socket() for _ in range(4)]
     free = os.dup(0)
     os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + num_free, hard))
     try:
         for stranger in strangers:
             stranger.connect(("127.0.0.1", gate[1]))
         strangers[0].settimeout(DEADLINE_S)
-        assert strangers[0].recv(1) == b""
+        if num_free:
+            assert strangers[0].recv(1) == b""
+        else:  # Nobody is there who could go.
+            time.sleep(0.2)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for stranger in strangers:
             stranger.close()
+    gate[0].open(KEY)
+    assert enter("127.0.0.1", gate[1], KEY, DEADLINE_S) == gate[0].store.getsockname()[1]
 
 
 def test_who_says_too_much_or_goes_again_is_sent_away_and_others_come_in(gate: tuple[Gate, int]) -> None:
@@ -307,8 +393,7 @@ def test_who_says_too_much_or_goes_again_is_sent_away_and_others_come_in(gate: t
     for what in (bytes(1000), b"GET / HTTP/1.1\r\n\r\n", b"x"):
         with socket.create_connection(("127.0.0.1", door), DEADLINE_S, source_address=(NEIGHBOUR, 0)) as one:
             one.sendall(what)
-            # A reset, not an end.
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     assert enter("127.0.0.1", door, KEY, DEADLINE_S) == made.store.getsockname()[1]
     assert not reaches(made.store, NEIGHBOUR)
 
@@ -316,7 +401,7 @@ def test_who_says_too_much_or_goes_again_is_sent_away_and_others_come_in(gate: t
 def test_who_answers_a_byte_now_and_then_holds_nobody_up(listener: socket.socket) -> None:
     def trickle() -> None:
         with suppress(OSError), listener.accept()[0] as asked:
-            for _ in range(64):
+            for _ in range(66):
                 asked.sendall(b"x")
                 time.sleep(0.05)
 
@@ -343,7 +428,7 @@ def test_a_later_meeting_of_the_process_has_ranks_of_its_own() -> None:
         enter("127.0.0.1", meeting._place_of(first)[1], KEY, DEADLINE_S)
     with meeting.listen_to_ranks("127.0.0.1") as to_ranks:
         assert reaches(to_ranks, "127.0.0.1") and not reaches(to_ranks, NEIGHBOUR)
-    end(gate)
+    wait_for_end()
     with meeting._gate_of("file:///somewhere/ranks"), meeting.listen_to_ranks("127.0.0.1") as to_all:
         assert reaches(to_all, NEIGHBOUR)
 
@@ -404,6 +489,16 @@ def test_the_port_that_gloo_tells_is_closed_and_no_other_one_that_was_opened_mea
             client.sendall(b"x")
             assert served.recv(1) == b"x"
         assert not reaches(gloos, "127.0.0.1")
+    assert reaches(listener, "127.0.0.1")
+
+
+def test_a_port_stays_open_whose_file_has_the_number_of_one_that_was_closed_since(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gloos:
+        seen = {listener.fileno(): gloos.getsockname()}
+        monkeypatch.setattr(packet_filter, "listening", lambda: seen)
+        close_ports(told_by_gloo(gloos))
     assert reaches(listener, "127.0.0.1")
 
 
