@@ -265,6 +265,8 @@ def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_go
     wait_until(lambda: not psutil.pid_exists(third["parent"]), PATIENCE_S)
 
 
+# It costs time alone if that fails: the run starts without a parent.
+@pytest.mark.soak
 def test_what_another_kind_of_worker_needs_is_loaded_anew(cluster: None) -> None:
     parents, kind = ForkserverPool(), kind_for(CLAIM, CPUS, {}, "ddp")
     other = kind_for(CLAIM, CPUS, {"OTHER": "1"}, "ddp")
@@ -291,6 +293,8 @@ def await_executable(parents: ForkserverPool, kind: LoadedFor) -> str:
     return executable
 
 
+# It costs time alone if that fails: the run starts without a parent.
+@pytest.mark.soak
 def test_what_brought_no_workers_is_not_used_the_next_time(cluster: None) -> None:
     parents, kind = ForkserverPool(), kind_for(CLAIM, CPUS, {}, "ddp")
     assert kind is not None

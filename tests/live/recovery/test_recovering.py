@@ -160,6 +160,8 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     assert any("sitecustomize.py" in line and "stand_still" in line for line in note["log_tail"]), note
 
 
+# By default `test_train` sees whose child a worker is, and `test_forkserver` what variables it has.
+@pytest.mark.soak
 def test_all_workers_are_forked_and_have_their_variables(tmp_path: Path) -> None:
     endless = RUN.replace("steps: 40", "steps: 100000").replace("world_size: 1", "world_size: 2")
     spec, store = write_spec(tmp_path, endless + STUCK.format(folder=tmp_path)), tmp_path / "store"

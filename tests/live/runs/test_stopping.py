@@ -22,14 +22,12 @@ from checkpointing.log.history import LogView, Stopped
 from checkpointing.stores.local import LocalStore
 from cluster.cluster_file import read_cluster
 from cluster.local_ray.simulated import MixedCluster, mixed_cluster
-from jobs.runs.resume_command import job_variables
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.stop_request import StopRequest
 from reporting.long_runs.reading import one_run, read_parts
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
-from tests.live.heads import ray_head
 from tests.live.machines.test_mixed import drain
 from tests.live.ranks import run_ranks
 from tests.live.tokens.test_token_runs import data, write_index
@@ -386,29 +384,6 @@ def read_until(process: "subprocess.Popen[str]", line: str) -> None:
         if one.rstrip() == line:
             return
     raise AssertionError(f"it ended before it said {line!r}: {seen}")
-
-
-def test_ray_job_stop_leaves_time_for_the_last_save(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    store = home / "results"
-    # How many ranks there are makes no difference to the job, and each of them loads all libraries.
-    alone = RUN.replace("world_size: 2", "world_size: 1").replace("zero2", "ddp")
-    spec = write_spec(tmp_path, alone)
-    with ray_head("--num-cpus=2", LONGHAUL_HOME=str(home)) as head:
-        submit = [head.ray, "job", "submit", f"--address={head.dashboard}", "--working-dir=."]
-        submit += ["--no-wait", "--submission-id=stop-me"]
-        submit += ["--runtime-env-json", json.dumps({"env_vars": job_variables(deadline_s=600)})]
-        begun = run([*submit, "--", "python", "jobs/train.py", str(spec)], RAY_AUTH_MODE="disabled")
-        assert begun.returncode == 0, begun.stdout + begun.stderr
-        wait_until(is_training(store))
-        stop = [head.ray, "job", "stop", f"--address={head.dashboard}", "stop-me"]
-        stopped = run(stop, RAY_AUTH_MODE="disabled")
-        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-        logs = [head.ray, "job", "logs", f"--address={head.dashboard}", "stop-me"]
-        output = run(logs, RAY_AUTH_MODE="disabled").stdout
-    view = view_of(store, "r")
-    assert view.stopped_step == view.generations[-1].step > 0, output
-    assert f"r: stopped at step {view.stopped_step}" in output
 
 
 @pytest.mark.soak

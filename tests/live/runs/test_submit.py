@@ -1,43 +1,23 @@
 """``ray job submit`` against a plain head without any label, and a cluster that has nothing to train on."""
 
+import json
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+from jobs.runs.resume_command import job_variables
 from tests.live.command_line import DEADLINE_S, QUICK, ROOT, files, rows, run, sweep_command, write_spec
 from tests.live.heads import Head, ray_head
+from tests.live.runs.test_stopping import RUN, is_training, view_of, wait_until
 
 
-def test_a_submitted_sweep_leaves_its_rows_the_other_forms_find_them_and_a_report_gathers_them(
-    tmp_path: Path,
-) -> None:
-    home = tmp_path / "home"
-    with ray_head("--num-cpus=2", LONGHAUL_HOME=str(home)) as head:
-        spec = write_spec(
-            tmp_path, QUICK.replace("[ddp, fsdp]", "[ddp]").replace("world_size: [1]", "world_size: [1, 2]")
-        )
-
-        first = _submit(head, "python", "jobs/sweep.py", str(spec))
-        # Without a working directory: from a tree that is installed where the head is.
-        again = _submit(head, str(ROOT / "jobs" / "sweep.py"), str(spec), upload=False)
-        left_by_sweeps = len(files(home / "results"))
-        # A script of the working directory is its own command.
-        report = _submit(head, "jobs/report.py", "--json")
-
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "2/2 runs" in first.stdout
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "runs," not in again.stdout, "it measured again"
-    # A relative store of a job is below LONGHAUL_HOME: the job's own directory is temporary.
-    assert [row["status"] for row in rows(home / "results")] == ["ok"] * 2
-    assert left_by_sweeps == 3
-    assert report.returncode == 0, report.stdout + report.stderr
-    (page,) = home.rglob("index.html")
-    assert page.parent.parent == home / "results" / "reports"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +28,19 @@ def port_for_metrics() -> int:
 
 
 @pytest.fixture(scope="module")
-def bare_head(port_for_metrics: int) -> Iterator[Head]:
-    """One without devices, whose metrics are off as in the files with which clusters are started."""
-    flags = ("--num-cpus=0", f"--metrics-export-port={port_for_metrics}")
+def head(home: Path, port_for_metrics: int) -> Iterator[Head]:
+    """One whose metrics are off as in the files with which clusters are started."""
+    flags = ("--num-cpus=2", f"--metrics-export-port={port_for_metrics}")
     closed = {"AUTOSCALER_METRIC_PORT": "-1", "DASHBOARD_METRIC_PORT": "-1"}
-    with ray_head(*flags, RAY_enable_metrics_collection="0", **closed) as head:
+    with ray_head(*flags, LONGHAUL_HOME=str(home), RAY_enable_metrics_collection="0", **closed) as head:
         yield head
 
 
-def test_rays_metrics_are_given_to_nobody_where_our_files_start_it(
-    bare_head: Head, port_for_metrics: int
-) -> None:
+def test_rays_metrics_are_given_to_nobody_where_our_files_start_it(head: Head, port_for_metrics: int) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port_for_metrics), timeout=DEADLINE_S)
 
-    control, dashboard = (
-        int(address.rpartition(":")[2]) for address in (bare_head.address, bare_head.dashboard)
-    )
+    control, dashboard = (int(address.rpartition(":")[2]) for address in (head.address, head.dashboard))
     ports = _ports_of_processes_beside(control)
     assert ports["gcs_server"] == {control}
     assert ports["dashboard.py"] == {dashboard}
@@ -90,19 +66,68 @@ def _program(process: psutil.Process) -> str:
     return next((word for word in words if word.endswith(".py")), words[0])
 
 
-def test_a_cluster_without_devices_is_named_as_such(bare_head: Head, tmp_path: Path) -> None:
-    done = run(
-        sweep_command(write_spec(tmp_path), tmp_path / "store"),
-        RAY_ADDRESS=bare_head.address,
-        RAY_AUTH_MODE="disabled",
+def test_a_submitted_sweep_leaves_its_rows_and_a_report_gathers_them(
+    head: Head, home: Path, tmp_path: Path
+) -> None:
+    spec = write_spec(
+        tmp_path, QUICK.replace("[ddp, fsdp]", "[ddp]").replace("world_size: [1]", "world_size: [1, 2]")
     )
+
+    sweep = _submit(head, "python", "jobs/sweep.py", str(spec))
+    left_by_sweep = len(files(home / "results"))
+    # A script is its own command. Without a working directory it is one of a tree that is installed where
+    # the head is.
+    report = _submit(head, str(ROOT / "jobs" / "report.py"), "--json", upload=False)
+
+    assert sweep.returncode == 0, sweep.stdout + sweep.stderr
+    assert "2/2 runs" in sweep.stdout
+    # A relative store of a job is below LONGHAUL_HOME: the job's own directory is temporary.
+    assert [row["status"] for row in rows(home / "results")] == ["ok"] * 2
+    assert left_by_sweep == 3
+    assert report.returncode == 0, report.stdout + report.stderr
+    (page,) = home.rglob("index.html")
+    assert page.parent.parent == home / "results" / "reports"
+
+
+def test_ray_job_stop_leaves_time_for_the_last_save(head: Head, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    # How many ranks there are makes no difference to the job, and each of them loads all libraries.
+    spec = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1").replace("zero2", "ddp"))
+    waits = json.dumps({"env_vars": job_variables(deadline_s=600)})
+    begun = _submit(
+        head, "python", "jobs/train.py", str(spec), "--store", str(store),
+        flags=("--no-wait", "--submission-id=stop-me", "--runtime-env-json", waits),
+    )  # fmt: skip
+    assert begun.returncode == 0, begun.stdout + begun.stderr
+    wait_until(is_training(store))
+    stopped = _job(head, "stop", "stop-me")
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    output = _job(head, "logs", "stop-me").stdout
+    view = view_of(store, "r")
+    assert view.stopped_step == view.generations[-1].step > 0, output
+    assert f"r: stopped at step {view.stopped_step}" in output
+
+
+# By default a cluster's groups are told with and without devices: `test_live_inventory`.
+@pytest.mark.soak
+def test_a_cluster_without_devices_is_named_as_such(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path)
+    with ray_head("--num-cpus=0") as bare:
+        done = run(
+            sweep_command(spec, tmp_path / "store"), RAY_ADDRESS=bare.address, RAY_AUTH_MODE="disabled"
+        )
 
     assert done.returncode == 2
     assert "no node with devices" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def _submit(head: Head, *entrypoint: str, upload: bool = True) -> "subprocess.CompletedProcess[str]":
-    command = [head.ray, "job", "submit", f"--address={head.dashboard}"]
-    command += ["--working-dir=."] if upload else []
-    return run([*command, "--", *entrypoint], deadline_s=DEADLINE_S, RAY_AUTH_MODE="disabled")
+def _submit(
+    head: Head, *entrypoint: str, upload: bool = True, flags: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
+    return _job(head, "submit", *(["--working-dir=."] if upload else []), *flags, "--", *entrypoint)
+
+
+def _job(head: Head, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [head.ray, "job", verb, f"--address={head.dashboard}", *words]
+    return run(command, deadline_s=DEADLINE_S, RAY_AUTH_MODE="disabled")

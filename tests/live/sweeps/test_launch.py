@@ -167,6 +167,8 @@ def test_a_search_on_two_ranks_goes_on_in_a_new_group_after_one_ran_out_of_memor
     assert (search.fitted, search.failed) == ((1,), (64,))
 
 
+# By default a later cell of a sweep is compared with a fresh process: `test_sweep`.
+@pytest.mark.soak
 def test_workers_that_are_forked_compute_what_fresh_ones_do(group: WorkerGroup, launch: Launch) -> None:
     asked = session(group, *(job(name, group, world_size=2, steps=3) for name in "ab"))
     parents: list[set[int]] = []

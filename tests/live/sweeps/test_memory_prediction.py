@@ -40,7 +40,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 NUM_STEPS = 3
 DEADLINE_S = 600.0
 # One whose optimizer has all of the state, and the faster one of those that share out all.
-QUICK = ("ddp", "fsdp")
+QUICK = ("fsdp",)
 
 
 def recipe_for(

@@ -34,6 +34,8 @@ def test_without_a_device_one_line_says_so_and_all_is_well() -> None:
         assert "sees no NVIDIA or AMD device; nothing was" in line
 
 
+# What it shows is used on devices alone.
+@pytest.mark.soak
 def test_courses_begin_with_the_same_values_under_each_strategy() -> None:
     recipes = [plain("ddp", "fp32"), plain("fsdp", "fp32"), plain("zero1", "fp32")]
     recipes.append(
@@ -47,6 +49,8 @@ def test_courses_begin_with_the_same_values_under_each_strategy() -> None:
     assert Course(losses=(1.0, 2.0)).distance(Course(losses=(1.5, 1.0))) == 1.0
 
 
+# What it shows is used on devices alone.
+@pytest.mark.soak
 def test_states_of_two_processes_are_compared() -> None:
     recipe = replace(plain("ddp", "fp32"), deterministic=True)
     one, again = apart(trained_each, [recipe, replace(recipe, seed=2)], device=CPU, variables=TOLD)
@@ -182,6 +186,8 @@ def test_the_bench_runs_on_a_cpu_and_judges_nothing(capsys: pytest.CaptureFixtur
     assert lines[-1] == "on a CPU nothing is judged"
 
 
+# What it shows is used on devices alone.
+@pytest.mark.soak
 def test_a_way_that_runs_out_of_memory_says_so_and_the_others_go_on() -> None:
     bench = gpu.bench_of(gpu.recipe_for("llama-tiny", 32, None, CPU), 1, CPU)
     ours, greedy = gpu.our_way(bench, gpu.EAGER), gpu.Way(name="greedy", loss=_out_of_memory)
