@@ -197,6 +197,7 @@ def _facts_of_held_out(store: Store, packed: Sequence[Packed]) -> dict[str, Any]
         "url": f"{store.url}/{HELD_OUT}" if shards else None,
         "num_documents": sum(one.num_documents for one in held_out),
         "num_tokens": sum(shard.num_tokens for shard in shards),
+        "num_special_tokens": sum(one.num_special for one in held_out),
     }
 
 
@@ -214,11 +215,12 @@ def _tell(
     )
     if index.chat:
         print(told_of_chat(index.chat, packed))
-    if num_special := facts["num_special_tokens"]:
+    held_out = facts["held_out"]
+    if num_special := facts["num_special_tokens"] + (held_out["num_special_tokens"] if held_out else 0):
         became = "became them" if args.special_tokens else "stayed text (--special-tokens)"
         print(f"{num_special:,} times the text spells special tokens of the tokenizer, which {became}")
     print(f"train on them with data: {{kind: tokens, path: {facts['url']}}}")
-    if held_out := facts["held_out"]:
+    if held_out:
         documents = counted(held_out["num_documents"], kind)
         print(f"held out: {documents}, {counted(held_out['num_tokens'], 'token')}")
         if held_out["url"]:

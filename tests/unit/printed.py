@@ -477,6 +477,7 @@ class HeldOut:
     url: str | None
     num_documents: int
     num_tokens: int
+    num_special_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)

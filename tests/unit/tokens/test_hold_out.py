@@ -26,6 +26,7 @@ from jobs.packing.sources import find_sources
 from jobs.packing.tokenizing import ByteTokenizer
 from jobs.training.task.token_index import INDEX, DataError, Split, TokenIndex, from_json, to_json
 from tests.unit.printed import checked
+from tests.unit.tokens.test_packing import write_tokenizer
 
 HALF = HoldOut(share=Fraction(1, 2))
 Sides = tuple[list[bytes], list[bytes]]
@@ -205,7 +206,28 @@ def test_a_share_of_few_documents_may_be_none_or_all_of_them(
     assert "--hold-out: takes all documents" in capsys.readouterr().err
     assert main(["pack", "one.jsonl", "--out", "none", "--hold-out", "1%", "--json"]) == 0
     told = checked("pack", capsys.readouterr().out)
-    assert told["held_out"] == {"url": None, "num_documents": 0, "num_tokens": 0}
+    nothing = {"url": None, "num_documents": 0, "num_tokens": 0, "num_special_tokens": 0}
+    assert told["held_out"] == nothing
+
+
+def test_what_held_out_documents_spell_stays_text_and_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in those that are trained on: no text of a document ends it."""
+    tokenizer = write_tokenizer(tmp_path / "tokenizer.json", "</s>")
+    texts = write_lines(tmp_path / "texts.jsonl", [f"a </s> b {'c ' * number}" for number in range(40)])
+    target = tmp_path / "packed"
+    command = ["pack", str(texts), "--tokenizer", str(tokenizer), "--hold-out", "50%", "--out", str(target)]
+    assert main(command) == 0
+    said = "40 times the text spells special tokens of the tokenizer, which stayed text"
+    assert said in capsys.readouterr().out
+    for side in (target, target / HELD_OUT):
+        index = from_json((side / INDEX).read_bytes(), "index")
+        assert index.vocabulary and index.vocabulary.end_id == 3
+        ids = [number for shard in index.shards for number in (side / shard.name).read_bytes()[::2]]
+        ends = [at for at, number in enumerate(ids) if number == 3]
+        # Each text has one "b".
+        assert len(ends) == ids.count(1) > 10
 
 
 def test_data_tells_which_side_it_is(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
