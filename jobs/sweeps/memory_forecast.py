@@ -13,7 +13,7 @@ With fp8 it can also peak as a block casts to it, see ``_casting``.
 from dataclasses import astuple, dataclass, replace
 from typing import assert_never
 
-from jobs.training.task.job import Recipe, tokens_per_chunk
+from jobs.training.task.job import Recipe, mask_row, tokens_per_chunk
 from jobs.training.task.presets import ModelConfig
 
 _FP32 = 4
@@ -101,7 +101,7 @@ def predict_memory(recipe: Recipe, *, on_cpu: bool, in_parts: bool = False) -> M
 
 def mask_of_parts_bytes(recipe: Recipe) -> int:
     """The mask that keeps a row's documents apart: one for each row, which all heads and layers share."""
-    return _compute(recipe) * recipe.micro_batch * recipe.seq_len**2
+    return recipe.micro_batch * _mask_bytes(recipe)
 
 
 def offloaded_bytes(recipe: Recipe) -> int:
@@ -354,9 +354,13 @@ def _activations(recipe: Recipe, on_cpu: bool, in_parts: bool) -> float:
     blocks = recipe.model.num_layers * kept
     if recipe.activation_checkpointing != "none":
         blocks += _block(recipe, on_cpu, in_parts) - (0 if recipe.compile == "none" else kept)
-    mask = _compute(recipe) * recipe.seq_len**2 if _is_masked(recipe) else 0
+    mask = _mask_bytes(recipe) if _is_masked(recipe) else 0
     mask += mask_of_parts_bytes(recipe) if in_parts else 0
     return _tokens(recipe) * (blocks + _norm_and_output(recipe, on_cpu)) + mask
+
+
+def _mask_bytes(recipe: Recipe) -> int:
+    return _compute(recipe) * recipe.seq_len * mask_row(recipe.seq_len)
 
 
 def _kept_of_block(recipe: Recipe, on_cpu: bool, in_parts: bool) -> float:

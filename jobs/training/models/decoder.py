@@ -23,6 +23,7 @@ from jobs.training.models.compiling import compiled
 from jobs.training.models.fp8 import linear_product
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
 from jobs.training.models.marking import mark_backward, mark_forward
+from jobs.training.task.job import mask_row
 from jobs.training.task.presets import ModelConfig, RopeScaling
 from jobs.training.task.settings import Attention as AttentionKernel
 from jobs.training.task.settings import CrossEntropy, Fp8, Settings
@@ -260,9 +261,9 @@ def within_samples(config: ModelConfig, plain: Positions, begins: Tensor) -> Pos
     cos, sin = (table[own].unsqueeze(1) for table in plain.rotation)
     # A token of the same sample has the same first token; a later one is seen by none.
     seen = (first[:, :, None] == first[:, None, :]) & (places[:, :, None] >= places[:, None, :])
-    mask = torch.zeros(seen.shape, dtype=plain.dtype, device=plain.device).masked_fill_(~seen, -math.inf)
+    mask = mask_of(seen, plain.dtype)
     if plain.mask is not None:
-        mask = mask + plain.mask
+        mask += plain.mask
     mask = mask.unsqueeze(1)
     grouped = takes_groups(config, plain.device, plain.dtype, mask[0, 0])
     return replace(plain, rotation=(cos, sin), mask=mask, grouped=grouped)
@@ -289,13 +290,20 @@ def scale(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
 
 def window_mask(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
     """The mask of a sliding window: 0 for a token itself and the ``sliding_window - 1`` before it, else -inf.
-
-    None if the window is no shorter than the sequence. The mask is not boolean: every layer would convert a
-    boolean mask to a mask like this one, and keep its copy for the backward pass.
+    None if the window is no shorter than the sequence.
     """
     if config.sliding_window is None or length <= config.sliding_window:
         return None
     seen = (
         torch.ones(length, length, dtype=torch.bool, device=device).tril_().triu_(1 - config.sliding_window)
     )
-    return torch.zeros(length, length, dtype=dtype, device=device).masked_fill_(~seen, -math.inf)
+    return mask_of(seen, dtype)
+
+
+def mask_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where ``seen``, else -inf. It is not boolean, and its rows lie ``mask_row`` numbers apart: of any
+    other mask every layer would make one like this, and keep its copy for the backward pass.
+    """
+    length = seen.shape[-1]
+    room = torch.zeros(*seen.shape[:-1], mask_row(length), dtype=dtype, device=seen.device)
+    return room[..., :length].masked_fill_(~seen, -math.inf)

@@ -156,3 +156,8 @@ class Job:
     may_mix_devices: bool = False
     memory_budget_bytes: int | None = None
     search: BatchSearch | None = None
+
+
+def mask_row(seq_len: int) -> int:
+    """How many numbers apart the rows of a mask lie: torch's efficient kernel wants a multiple of 8."""
+    return -(-seq_len // 8) * 8

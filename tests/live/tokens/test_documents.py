@@ -1,6 +1,7 @@
 """Documents in one row are trained on as if each stood alone, under every strategy, also after a stop."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from jobs.training.data.documents import num_followed, unpack_documents
 from jobs.training.data.synthetic import Batch
 from jobs.training.loop.evaluation import Evaluation
-from jobs.training.models.decoder import Decoder
+from jobs.training.models.decoder import Decoder, positions_of, within_samples
 from jobs.training.models.init import materialize
 from jobs.training.task.context import Context
 from jobs.training.task.job import Recipe
@@ -64,6 +65,25 @@ def test_a_document_behind_others_has_the_loss_that_it_has_alone(
     assert num_followed(row, END) == len(together)
     mean = float(model(ids, labels, begins)) * labels.numel() / len(together)
     assert abs(mean - float(torch.cat(alone).mean())) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", range(96, 104))
+@pytest.mark.parametrize("window", [None, 6])
+def test_a_row_of_any_length_has_the_losses_of_its_documents_alone(length: int, window: int | None) -> None:
+    """Its mask is one that torch's efficient kernel takes as it is: rows lie multiples of 8 numbers apart."""
+    config = replace(preset("mistral-tiny"), sliding_window=window)
+    model = Decoder(config)
+    materialize(model, CPU, seed=1, precision="fp32")
+    row = torch.tensor([[token for document in documents(12) for token in document][: length + 1]] * 2)
+    ids, _, begins = unpack_documents(row, END)
+    logits = model(ids, begins=begins)[1]
+    starts = [*begins[1].nonzero().flatten().tolist(), length]
+    alone = torch.cat([model(ids[1:, first:end])[0] for first, end in pairwise(starts)])
+    assert (logits - alone).abs().max() < 1e-5
+    plain = positions_of(config, length, CPU, torch.float32)
+    for mask in (plain.mask, within_samples(config, plain, begins).mask):
+        assert mask is None or all(stride % 8 == 0 for stride in mask.stride()[:-1])
 
 
 def runs(tmp_path: Path, *wanted: tuple[str, int, Recipe]) -> list[Story]:
