@@ -13,6 +13,7 @@ import selectors
 import socket
 import time
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE
@@ -56,9 +57,11 @@ class Gate:
     whoever serves there has one of its own, and the same are let in to it: the ``admitted``, or all.
     """
 
-    def __init__(self, store: socket.socket, door: socket.socket) -> None:
+    def __init__(
+        self, store: socket.socket, door: socket.socket, admitted: Collection[str] = frozenset()
+    ) -> None:
         self.store = store
-        self.admitted: frozenset[str] = frozenset()
+        self.admitted = frozenset(admitted)
         self.is_for_all = False
         self._door = door
         self._key: bytes | None = None

@@ -19,11 +19,12 @@ Running code is impossible even then: nothing that is sent is unpickled.
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from errno import EADDRNOTAVAIL
 from hmac import compare_digest
+from ipaddress import ip_address
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import mkdtemp
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 _FILE, _TCP = "file://", "tcp://"
+_LOOPBACK = "127.0.0.1"
 _BACKLOG = 1024
 # Held from ``meet_at`` until rank 0 joins: otherwise another process could take the port.
 _gates: dict[str, Gate] = {}
@@ -82,34 +84,55 @@ def meet_at(address: str) -> str:
     """Makes a meeting for ranks of several machines. Rank 0's process must call it and then join."""
     door = listen_at(address)
     meeting = f"{_TCP}{address}:{door.getsockname()[1]}"
-    _gates[meeting] = Gate(listen_at(address), door)
+    store = listen_at(address, only=())
+    _gates[meeting] = Gate(store, door, {_way_to_oneself(store)[1]})
     return meeting
 
 
-def listen_at(address: str) -> socket.socket:
+def listen_at(address: str, *, only: Collection[str] | None = None) -> socket.socket:
     """Listens at a free port of ``address`` alone. Listens on all addresses if it is empty or no interface
-    here has it (NAT).
+    here has it (NAT). Where ``only`` is given, nobody else was ever let in, if the kernel can do that.
     """
     try:
-        return _listener(address, socket.AF_INET6 if ":" in address else socket.AF_INET)
+        return _listener(address, socket.AF_INET6 if ":" in address else socket.AF_INET, only)
     except OSError as error:
         if error.errno != EADDRNOTAVAIL:
             raise
-        return _listener("", socket.AF_INET)
+        return _listener("", socket.AF_INET, only)
 
 
 def listen_to_ranks(address: str) -> socket.socket:
     """As ``listen_at``, for those alone who came to the gate of this process, if it had one."""
-    listener = listen_at(address)
-    if _admitted:
-        admit(listener, _admitted)
+    return listen_at(address, only=_admitted or None)
+
+
+def _listener(address: str, family: socket.AddressFamily, only: Collection[str] | None) -> socket.socket:
+    is_dual = not address and socket.has_dualstack_ipv6()
+    listener = socket.socket(socket.AF_INET6 if is_dual else family)
+    try:
+        if is_dual:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((address, 0))
+        if only is not None:
+            with suppress(OSError):  # The gate says that the kernel can't.
+                admit(listener, only)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 
-def _listener(address: str, family: socket.AddressFamily) -> socket.socket:
-    if not address and socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
-    return socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+def _way_to_oneself(listener: socket.socket) -> tuple[str, str]:
+    """Returns to which address this process connects to reach its own ``listener`` within this machine, and
+    from which one: the kernel may choose another one of its own.
+    """
+    address = listener.getsockname()[0]
+    if ip_address(address).is_unspecified:
+        return _LOOPBACK, _LOOPBACK
+    with socket.socket(listener.family, socket.SOCK_DGRAM) as asked:
+        asked.connect(listener.getsockname())
+        return address, asked.getsockname()[0]
 
 
 def on_loopback() -> dict[str, str]:
@@ -199,13 +222,13 @@ def _store(
         return store
     address, door = _place_of(meeting)
     within_s = min(timeout.total_seconds(), COMING_S)
-    if gate is not None:
-        gate.open(key)
     try:
-        # Rank 0 too: its client comes from an address that the kernel must let in.
-        port = enter(address, door, key, within_s)
         if gate is not None:
-            return tcp_store(address, port, gate.store.dup(), timeout)
+            store = tcp_store(address, gate.store.getsockname()[1], gate.store.dup(), timeout)
+            # Whoever is told the port tries it at once, and says so if nobody answers.
+            gate.open(key)
+            return store
+        port = enter(address, door, key, within_s)
         # torch asks an impostor again and again until then.
         store = _answering(address, port, within_s)
     except Rank0Ended as error:
@@ -255,9 +278,13 @@ def _place_of(meeting: str) -> tuple[str, int]:
 
 
 def tcp_store(address: str, port: int, listener: socket.socket | None, timeout: timedelta) -> Any:
-    """Returns a client. With a ``listener`` it is also the server, which uses the socket of ``listener``."""
+    """Returns a client. With a ``listener`` it is also the server, which uses the socket of ``listener``, and
+    the client asks it within this machine.
+    """
     import torch.distributed as dist
 
+    if listener is not None:
+        address, _ = _way_to_oneself(listener)
     return dist.TCPStore(  # type: ignore[attr-defined]  # as above
         address,
         port,

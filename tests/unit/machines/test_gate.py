@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from errno import EINPROGRESS
 from pathlib import Path
 from typing import Any
@@ -417,6 +418,45 @@ def test_what_listens_later_is_for_those_who_came_to_the_gate(monkeypatch: pytes
     monkeypatch.setattr(meeting, "_admitted", {"127.0.0.5"})
     with meeting.listen_to_ranks("127.0.0.1") as to_ranks:
         assert reaches(to_ranks, "127.0.0.5") and not reaches(to_ranks, NEIGHBOUR)
+
+
+def test_no_stranger_reaches_a_port_before_its_filter_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """His connection would stay: the filter of what listens is not that of what has come by then."""
+    listen, seen = socket.socket.listen, []
+
+    def listens(listener: socket.socket, backlog: int) -> None:
+        listen(listener, backlog)
+        seen.append(reaches(listener, NEIGHBOUR))
+
+    monkeypatch.setattr(socket.socket, "listen", listens, raising=False)
+    place = meeting.meet_at("127.0.0.1")
+    with meeting._gate_of(place) as gate:
+        assert gate is not None
+    end(gate)
+    monkeypatch.setattr(meeting, "_admitted", {"127.0.0.5"})
+    meeting.listen_to_ranks("127.0.0.1").close()
+    assert seen == [True, False, False]  # The gate itself, the store behind it, the mailbox.
+
+
+def test_nobody_is_told_the_port_before_rank_0_answers_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more ranks than the kernel lets wait, one would seem to be kept off: then all are let in."""
+    place = meeting.meet_at("127.0.0.1")
+    outcomes: list[str] = []
+
+    def takes_a_while(*_: object) -> str:
+        try:
+            outcomes.append(f"told {enter('127.0.0.1', meeting._place_of(place)[1], KEY, 0.5)}")
+        except NotRank0:
+            outcomes.append("not yet")
+        return "the store"
+
+    monkeypatch.setattr(meeting, "tcp_store", takes_a_while)
+    with meeting._gate_of(place) as gate:
+        assert gate is not None
+        assert meeting._store(place, gate, 0, 2, KEY, timedelta(seconds=DEADLINE_S)) == "the store"
+        assert outcomes == ["not yet"]
+        assert enter("127.0.0.1", meeting._place_of(place)[1], KEY, DEADLINE_S)
+    end(gate)
 
 
 def test_a_later_meeting_of_the_process_has_ranks_of_its_own() -> None:
