@@ -308,7 +308,8 @@ def test_a_flood_of_connections_keeps_no_rank_out_and_opens_no_files_without_bou
             kept[-1].sendall(bytes(number % 2))
         # All but those that may wait were sent away.
         for stranger in kept[:250]:
-            assert stranger.recv(1) == b""
+            with suppress(ConnectionResetError):  # What he said was not heard yet.
+                assert stranger.recv(1) == b""
         made.open(KEY)
         comes.join(DEADLINE_S)
         assert entered == [made.store.getsockname()[1]]
@@ -320,18 +321,67 @@ def test_a_flood_of_connections_keeps_no_rank_out_and_opens_no_files_without_bou
     )
 
 
-def test_a_flood_from_one_address_sends_away_no_guest_from_another(
-    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
+def test_a_rank_whose_first_packets_find_the_kernels_queue_full_comes_in_later(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gates, "_MOST_GUESTS", 3)
-    guests = [
-        socket.create_connection(("127.0.0.1", gate[1]), DEADLINE_S, source_address=(address, 0))
-        for address in ("127.0.0.5", *[NEIGHBOUR] * 10)
-    ]
-    assert [guest.recv(1) for guest in guests[1:9]] == [b""] * 8
-    gate[0].open(KEY)
-    guests[0].sendall(bytes(32))
-    assert len(guests[0].recv(66, socket.MSG_WAITALL)) == 66
+    """As in a flood. To give up at once would blame its node."""
+    monkeypatch.setattr(gates, "_KNOCK_S", 0.2)
+    tries: list[float] = []
+    connect = socket.create_connection
+
+    def connects(place: tuple[str, int], within_s: float) -> socket.socket:
+        tries.append(within_s)
+        return connect(place, within_s)
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as door:
+        port = door.getsockname()[1]
+        while reaches(door, NEIGHBOUR):
+            pass
+        monkeypatch.setattr(socket, "create_connection", connects)
+        entered: list[int] = []
+        comes = threading.Thread(target=lambda: entered.append(enter("127.0.0.1", port, KEY, DEADLINE_S)))
+        comes.start()
+        while len(tries) < 2 and comes.is_alive():
+            time.sleep(0.01)
+        made = Gate(listener, door)
+        made.open(KEY)
+        comes.join(DEADLINE_S)
+        assert entered == [listener.getsockname()[1]]
+        end(made)
+
+
+def test_a_rank_that_reaches_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "_KNOCK_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as door:
+        while reaches(door, NEIGHBOUR):
+            pass
+        with pytest.raises(TimeoutError):
+            enter("127.0.0.1", door.getsockname()[1], KEY, 0.3)
+        monkeypatch.setattr(gates, "_UNREACHED_S", 0.3)
+        with pytest.raises(TimeoutError):
+            enter("127.0.0.1", door.getsockname()[1], KEY, DEADLINE_S)
+
+
+def test_a_rank_that_is_not_answered_for_a_while_knocks_again(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a flood the kernel may drop the last packet of a handshake: the rank alone is connected."""
+    monkeypatch.setattr(gates, "_ANSWER_S", 0.2)
+    door = socket.create_server(("127.0.0.1", 0))
+    entered: list[int] = []
+
+    def come() -> None:
+        with suppress(NotRank0):
+            entered.append(enter("127.0.0.1", door.getsockname()[1], KEY, 5.0))
+
+    comes = threading.Thread(target=come)
+    comes.start()
+    with door.accept()[0]:
+        made = Gate(listener, door)
+        made.open(KEY)
+        comes.join(DEADLINE_S)
+    assert entered == [listener.getsockname()[1]]
+    end(made)
 
 
 def test_a_guest_that_goes_while_it_is_answered_ends_no_gate(
@@ -480,6 +530,7 @@ def test_where_the_gate_keeps_nobody_off_what_listens_later_does_not_either(
         raise OSError("no filters here")
 
     monkeypatch.setattr(gates, "admit", fail)
+    monkeypatch.setattr(meeting, "admit", fail)
     place = meeting.meet_at("127.0.0.1")
     with meeting._gate_of(place) as gate:
         assert gate is not None
