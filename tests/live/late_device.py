@@ -3,7 +3,7 @@
 Its tensors have the device type ``lazy``, which torch knows and no build of it has. Each operation on them is
 launched: it takes its place in its stream, and its result is ``POISON`` until then. Copies that don't block
 read and write the host's memory as late, whichever memory it is. Where torch would wait for a real device, to
-read a number or to copy without ``non_blocking``, this one does all its work and counts a wait.
+read a number or to copy without ``non_blocking``, this one does the work of that stream and counts a wait.
 
 Streams are in order each; among them the seed decides. A launched operation lasts a millisecond.
 """
@@ -167,10 +167,10 @@ class LateStream:
 
 
 class LateDevice:
-    """``waits`` counts the waits for all its work, ``events_waited_for`` those for one event. ``unpinned``
-    counts copies with host memory that is not pinned, for which a real device might have waited. ``starved``
-    counts the waits for an event after which the device had not ``FEW`` operations to do. Events count in
-    the thread that made this object.
+    """``waits`` counts the waits for all its work or all of a stream, ``events_waited_for`` those for one
+    event. ``unpinned`` counts copies with host memory that is not pinned, for which a real device might
+    have waited. ``starved`` counts the waits for an event after which the device had not ``FEW`` operations
+    to do. Events count in the thread that made this object.
     """
 
     def __init__(self, seed: int) -> None:
@@ -224,6 +224,13 @@ class LateDevice:
         self.waits += 1
         self.work(lambda: True, None)
 
+    def _wait_for_stream(self) -> None:
+        """As who reads a number: not for other streams, of which as much is done as the seed says."""
+        self.waits += 1
+        event = LateEvent(self)
+        event.record()
+        self.work(lambda: not event.query(), self.stream)
+
     @contextmanager
     def on_stream(self, number: int) -> Iterator[None]:
         before, self.stream = self.stream, number
@@ -276,7 +283,7 @@ class LateDevice:
         with self._lock, _disable_current_modes():
             if func._schema.name in _COPIES:
                 if _waits(func, args, kwargs):
-                    self.synchronize()
+                    self._wait_for_stream()
                     return self._at_once(func, args, kwargs)
                 self._count_unpinned(args)
             if _is_view(func):
@@ -317,7 +324,7 @@ class LateDevice:
             shapes = None
         if not any(isinstance(one, Tensor) for one in tree_iter(shapes)):
             # A number for the host, or a size that depends on values.
-            self.synchronize()
+            self._wait_for_stream()
             return self._at_once(func, args, kwargs)
         targets = tree_map(_poisoned, shapes)
         ready = _on(_HOST, (args, kwargs))
