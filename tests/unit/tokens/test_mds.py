@@ -96,11 +96,20 @@ def changed(name: str, key: str, value: object, shard: int = 0) -> bytes:
         ("samples", True, "samples and bytes"),
         ("raw_data", None, "is no index of MDS shards"),
         ("compression", 7, "is no index of MDS shards"),
+        ("raw_data.hashes", {"sha256": "ab\n\x1b[2J" + "c" * 10**5}, r"has the hash 'sha256:ab\\n\\x1b"),
+        ("raw_data.hashes", {"md5": 2**63}, "has the hash 'md5:9223"),
+        ("raw_data.hashes", ["md5"], "is no index of MDS shards"),
+        ("raw_data.bytes", 2**63, "samples and bytes"),
     ],
 )
 def test_an_index_that_is_not_as_expected_is_refused(key: str, value: object, says: str) -> None:
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=says) as told:
         read(store_of("int64", index=changed("int64", key, value)))
+    check_sentence(str(told.value))
+
+
+def check_sentence(told: str) -> None:
+    assert told.isprintable() and len(told) < 400
 
 
 def head_and_ids(offsets: Sequence[int], config: str, data: bytes) -> bytes:
@@ -150,12 +159,28 @@ IDS = {"tokens": "ndarray:uint16:2"}
         (one_shard([0, 4], {"tokens": "ndarray:int16:3"}, bytes(4), tokens=4), "has the shape"),
         (one_shard([0, 7], {"tokens": "ndarray"}, struct.pack("<IBBB", 3, 200, 4, 1)), "is no whole MDS"),
         (one_shard([0, 7], {"tokens": "bytes"}, struct.pack("<I3s", 3, b"abc")), "its bytes are no ids"),
+        (one_shard([0, 8], {"te\x1b[2J\nxt": "str"}, bytes(8)), r"has no column of ids \(\['te\\x1b"),
+        # Each of these would take minutes.
+        (
+            one_shard([0, 4], {"tokens": f"ndarray:uint8:{'9' * 4000}{',9999999999' * 50}"}, b"", tokens=4),
+            "have the shape '999",
+        ),
+        (one_shard([0, 4], {"tokens": "ndarray:uint8:-2,-2"}, bytes(4), tokens=4), "have the shape '-2,-2'"),
+        (one_shard([0, *range(2**20 + 1)], IDS, b"", tokens=4), "tells of 1,048,577 samples, expected 1 to"),
+        (one_shard([0, 4], IDS | {f"{one}": "int" for one in range(1000)}, bytes(4)), "it has 1,001 columns"),
+        (one_shard([0, 4], IDS, bytes(4), tokens=2**63), "its columns have"),
+        (one_shard([0, 4], IDS, bytes(4), tokens=-4), "its columns have"),
+        # Decoded, this is four times as much.
+        (
+            one_shard([0, n := 2**22 + 1], {"tokens": f"ndarray:uint8:{n}"}, bytes(n), tokens=n),
+            "ids of uint8, or more than 4,194,304",
+        ),
     ],
 )
 def test_a_shard_that_is_not_as_expected_is_refused(store: MemoryStore, says: str) -> None:
     with pytest.raises(DataError, match=says) as told:
         read(store)
-    assert "\n" not in str(told.value) and len(str(told.value)) < 400
+    check_sentence(str(told.value))
 
 
 def test_what_bytes_are_is_seen_in_the_first_sample_and_must_hold_for_all() -> None:

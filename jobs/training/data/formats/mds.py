@@ -7,14 +7,16 @@ behind one another, with all their columns. So the ids are decoded, as those of 
 import hashlib
 import io
 import json
+import re
 import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from math import prod
+from operator import sub
 from typing import Any
 
 import pyarrow
@@ -30,11 +32,15 @@ from jobs.training.task.token_index import MDS, DataError, TokenIndex, TokenShar
 _HEAD = "head"
 _COLUMNS = ("input_ids", "ids", "tokens")
 _NUM_READERS = 16
-# Shards have 64 MiB by default, and cannot have 4 GiB.
-_MOST_SAMPLES = 2**24
-# Compressed, a large one costs nothing, and decoded up to nine times as much in each reader.
+# Shards have 64 MiB by default. Compressed, what is large costs nothing: all readers together hold less than
+# a gigabyte of samples and heads.
+_MOST_SAMPLES = 2**20
 _MOST_SAMPLE_BYTES = 2**24
+_MOST_SAMPLE_IDS = 2**22
 _MOST_CONFIG_BYTES = 2**20
+_MOST_COLUMNS = 1000
+_SHAPE = re.compile("[0-9]{1,10}(,[0-9]{1,10}){0,31}")
+_DIGEST = re.compile("[0-9a-f]{32,128}")
 # Those that Python has, the surest first. Others are not compared.
 _HASHES = ("sha256", "sha512", "sha3_256", "blake2b", "sha1", "md5")
 # As an array that tells its own kind names it.
@@ -133,7 +139,9 @@ def _entry(body: Mapping[str, Any], where: str) -> _Entry:
     if not all(type(count) is int and 0 <= count < 2**32 for count in counts):
         raise DataError(f"{where}: {name} has {counts!r:.80} samples and bytes; copy it again")
     hashes = stored["hashes"]
-    named = next((f"{one}:{hashes[one]}" for one in _HASHES if isinstance(hashes.get(one), str)), None)
+    named = next((f"{one}:{hashes[one]}" for one in _HASHES if one in hashes), None)
+    if named and not _DIGEST.fullmatch(named.partition(":")[2]):
+        raise ValueError(f"{name} has the hash {named!r:.30}")
     return _Entry(name=name, num_samples=counts[0], stored_bytes=counts[1], digest=named)
 
 
@@ -190,15 +198,14 @@ class _Unpacked:
             pyarrow.CompressedInputStream(self._buffered, "zstd") if is_packed else self._buffered
         )
 
-    def exactly(self, count: int) -> bytes:
-        parts, missing = [], count
-        while missing:
+    def exactly(self, count: int) -> bytearray:
+        data = bytearray()
+        while missing := count - len(data):
             part = self._stream.read(min(missing, READ_BYTES))
             if not part:
                 raise DataError(f"{self.where}: was cut short; bring the whole file back")
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+            data += part
+        return data
 
     def end(self) -> str:
         """The digest of all stored bytes. Raises ``DataError`` if there are more than were read."""
@@ -251,7 +258,7 @@ def _head(file: _Unpacked) -> _Head:
             f"of a head; expected 0 to {_MOST_SAMPLE_BYTES:,} and up to {_MOST_CONFIG_BYTES:,}; copy it again"
         )
     config = file.exactly(config_bytes)
-    if excess := excess_of(config):
+    if excess := excess_of(bytes(config)):
         raise DataError(f"{file.where}: its head holds {excess}; copy it again")
     body = json.loads(config)
     digest = hashlib.sha256(counted + placed + config).hexdigest()
@@ -271,15 +278,17 @@ def _head_of(
     place = next((names.index(name) for name in _COLUMNS if name in names), None)
     if place is None:
         raise DataError(
-            f"{file.where}: has no column of ids ({', '.join(map(str, names))[:80]}); expected one of "
+            f"{file.where}: has no column of ids ({names!r:.80}); expected one of "
             f"{', '.join(_COLUMNS)}, or text for `longhaul pack`"
         )
-    if not len(names) == len(encodings) == len(widths):
-        raise ValueError("its columns don't go together")
+    if not len(names) == len(encodings) == len(widths) <= _MOST_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, {len(encodings):,} kinds, {len(widths):,} sizes")
     if not all(width is None or (type(width) is int and 0 < width < 2**32) for width in widths):
         raise ValueError(f"its columns have {widths} bytes")
     form, _, told = encodings[place].partition(":")
     kind, _, shape = told.partition(":")
+    if shape and not _SHAPE.fullmatch(shape):
+        raise ValueError(f"its arrays have the shape {shape!r:.40}")
     if form not in ("bytes", "ndarray") or (kind and kind not in _KINDS) or (form == "bytes" and told):
         raise DataError(
             f"{file.where}: its column {names[place]!r} holds {encodings[place]!r:.40}, expected bytes or an "
@@ -297,14 +306,14 @@ def _head_of(
 
 
 def _sizes(offsets: "array[int]") -> Iterator[int]:
-    return (end - begin for begin, end in pairwise(offsets))
+    return map(sub, islice(offsets, 1, None), offsets)
 
 
 def _ids(file: _Unpacked, head: _Head) -> Iterator[bytes]:
     """Of each sample, as uint32."""
     kind = head.kind
     for size in _sizes(head.offsets):
-        values = _column(file.exactly(size), head)
+        values = _column(memoryview(file.exactly(size)), head)
         if head.is_array:
             own, values = _values(values, head)
         else:
@@ -312,7 +321,7 @@ def _ids(file: _Unpacked, head: _Head) -> Iterator[bytes]:
         yield _as_uint32(values, own, file.where, is_sure=head.is_array)
 
 
-def _column(sample: bytes, head: _Head) -> bytes:
+def _column(sample: memoryview, head: _Head) -> memoryview:
     """The bytes of the ids' column. Columns without a width tell their sizes before all of them."""
     told = struct.unpack_from(f"<{head.widths.count(None)}I", sample)
     untold = iter(told)
@@ -323,7 +332,7 @@ def _column(sample: bytes, head: _Head) -> bytes:
     return sample[begin : begin + sizes[head.place]]
 
 
-def _values(data: bytes, head: _Head) -> tuple[str, bytes]:
+def _values(data: memoryview, head: _Head) -> tuple[str, memoryview]:
     """The kind and the bytes of an array's numbers; what their head and the sample's don't tell is before
     them: the kind, the number of dimensions, these.
     """
@@ -340,7 +349,7 @@ def _values(data: bytes, head: _Head) -> tuple[str, bytes]:
     return kind, data[at:]
 
 
-def _kind_of(data: bytes) -> str:
+def _kind_of(data: memoryview) -> str:
     for kind in _OF_BYTES:
         if len(data) % (_KINDS[kind].bit_width // 8) == 0:
             numbers = _numbers(data, kind)
@@ -352,7 +361,7 @@ def _kind_of(data: bytes) -> str:
     raise ValueError(f"its bytes are no ids of {', '.join(_OF_BYTES)}")
 
 
-def _as_uint32(data: bytes, kind: str, where: str, *, is_sure: bool) -> bytes:
+def _as_uint32(data: memoryview, kind: str, where: str, *, is_sure: bool) -> bytes:
     numbers = _numbers(data, kind)
     if not is_sure and len(numbers) and compute.max(numbers).as_py() >= _BEYOND_IDS:
         raise DataError(
@@ -364,8 +373,8 @@ def _as_uint32(data: bytes, kind: str, where: str, *, is_sure: bool) -> bytes:
         raise DataError(f"{where}: has an id that is none ({str(error).splitlines()[0]})") from None
 
 
-def _numbers(data: bytes, kind: str) -> Any:
+def _numbers(data: memoryview, kind: str) -> Any:
     count, rest = divmod(len(data), _KINDS[kind].bit_width // 8)
-    if rest:
-        raise ValueError(f"{len(data):,} bytes are no ids of {kind}")
+    if rest or count > _MOST_SAMPLE_IDS:
+        raise ValueError(f"{len(data):,} bytes are no ids of {kind}, or more than {_MOST_SAMPLE_IDS:,}")
     return pyarrow.Array.from_buffers(_KINDS[kind], count, [None, pyarrow.py_buffer(data)])
