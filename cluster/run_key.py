@@ -11,6 +11,8 @@ import secrets
 
 KEY_BYTES = 32
 MAC_BYTES = 32
+# torch's stores take no more than this in one message, but whoever appends to one makes it longer.
+_MOST_BYTES = 2**23
 
 # The subject of a message: its name, its sender and its receiver.
 Subject = tuple[str | int, ...]
@@ -36,12 +38,10 @@ def sign(key: bytes, subject: Subject, content: bytes) -> bytes:
     return mac(key, subject, content) + content
 
 
-def read(key: bytes, subject: Subject, message: bytes, most_bytes: int) -> bytes:
-    """Returns the content of the message: at most ``most_bytes``, written with the key. Raises ``Refused``
-    otherwise.
-    """
-    if len(message) > MAC_BYTES + most_bytes:
-        raise Refused(f"{len(message)} bytes, expected at most {MAC_BYTES + most_bytes}")
+def read(key: bytes, subject: Subject, message: bytes) -> bytes:
+    """Returns the content of a message that was written with the key. Raises ``Refused`` otherwise."""
+    if len(message) > _MOST_BYTES:
+        raise Refused(f"{len(message)} bytes, expected at most {_MOST_BYTES}")
     if len(message) < MAC_BYTES:
         raise Refused(f"{len(message)} bytes, expected a MAC of {MAC_BYTES} bytes first")
     content = message[MAC_BYTES:]

@@ -18,8 +18,6 @@ from cluster.gate.packet_filter import close_ports
 from cluster.probe.roll_call import stranger_wrote
 from cluster.run_key import Refused, read, sign
 
-# gloo's word of a rank has some hundred bytes for each of its peers.
-_MOST_BYTES = 2**23
 # Words of this rank: gloo's one where it listens, and torch's own barrier's.
 _MOST_KEPT = 4
 # Of a store that is made in Python, torch keeps no more than its own half, and asks it for each new group.
@@ -51,7 +49,7 @@ class GlooStore(dist.Store):  # type: ignore[name-defined,misc]  # torch does no
 
     def get(self, name: str) -> bytes:
         try:
-            return read(self._key, _subject(name), self._inner.get(name), _MOST_BYTES)
+            return read(self._key, _subject(name), self._inner.get(name))
         except Refused:
             raise stranger_wrote(self.place) from None
 

@@ -1,13 +1,11 @@
 """The store of a roll call, in which each word carries a MAC: its server takes words from everybody."""
 
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from typing import Any
 
 from cluster.run_key import Refused, read, sign
-
-# torch's server takes no more than this in one message.
-_MOST_BYTES = 2**23
 
 
 class SignedStore:
@@ -17,19 +15,19 @@ class SignedStore:
     count carry no MAC: they prove nothing.
     """
 
-    def __init__(self, store: Any, key: bytes, place: str, *, is_open: bool, own: Sequence[str] = ()) -> None:
+    def __init__(self, store: Any, key: bytes, place: str, *, is_open: bool) -> None:
         self._store = store
         self._key = key
         self.place = place
         self.is_open = is_open
-        self._own = [*own]
+        self._own: list[str] = []
 
     def set(self, name: str, value: str) -> None:
         self._store.set(name, sign(self._key, _subject(name), value.encode()))
         self._own.append(name)
 
     def get(self, name: str) -> bytes:
-        return read(self._key, _subject(name), self._store.get(name), _MOST_BYTES)
+        return read(self._key, _subject(name), self._store.get(name))
 
     def check(self, names: Sequence[str]) -> bool:
         return bool(self._store.check(names))
@@ -46,7 +44,9 @@ class SignedStore:
         self._store.set_timeout(timeout)
 
     def clone(self) -> "SignedStore":
-        return SignedStore(self._store.clone(), self._key, self.place, is_open=self.is_open, own=self._own)
+        again = copy(self)
+        again._store = self._store.clone()
+        return again
 
 
 def _subject(name: str) -> tuple[str, str]:

@@ -65,7 +65,7 @@ class RankMailbox:
     def _read(self, name: str, sender: int, message: bytes) -> bytes:
         if not 0 <= sender < self._world_size:
             raise Refused(f"there are ranks 0 to {self._world_size - 1}")
-        return read(self._key, (name, sender, self._rank), message, _MOST_BYTES)
+        return read(self._key, (name, sender, self._rank), message)
 
     def _next(self, name: str, end: float) -> bytes | None:
         try:

@@ -162,14 +162,6 @@ def test_what_a_stranger_wrote_there_blames_nobody(word: bytes) -> None:
     assert found.value.ranks == ()
 
 
-def test_gloo_gets_no_word_longer_than_ranks_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = GlooStore(dist.HashStore(), KEY, "here")
-    store.set("0", bytes(100))
-    monkeypatch.setattr(gloo_store, "_MOST_BYTES", 99)
-    with pytest.raises(Unmet):
-        store.get("0")
-
-
 def test_where_rank_0_dies_while_ranks_meet_the_others_echo_it_in_one_sentence() -> None:
     with ranks() as (start, hear):
         rank_0 = start(0, None, 3)

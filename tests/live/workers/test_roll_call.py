@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
+
 from cluster.probe import meeting as meetings
 from cluster.probe import roll_call
 from cluster.probe.meeting import join, meet_at, meet_in, on_the_way_to
 from cluster.probe.roll_call import Card, Unmet, told_if_late
+from cluster.probe.signed_store import SignedStore
 from tests.live.ranks import FORKS
 
 KEY = b"the run's own"
@@ -24,6 +27,22 @@ def test_a_rank_that_never_comes_is_named_by_those_that_came(tmp_path: Path) -> 
         assert said[0] == said[1]
         assert said[0].startswith("(2,) rank 2 did not come within 3 s; 2 of 3 ranks came (rank 0 on ")
         assert "GLOO_SOCKET_IFNAME" in said[0]
+
+
+def test_others_are_taken_for_able_to_delete_where_ranks_meet_at_an_address_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def meets(store: SignedStore, *_: object, **__: object) -> None:
+        seen.append(store.is_open)
+        raise Unmet("enough", [])
+
+    monkeypatch.setattr(meetings, "all_met", meets)
+    for meeting in (meet_in(tmp_path), meet_at("127.0.0.1")):
+        with pytest.raises(Unmet, match="enough"):
+            join(meeting, "gloo", rank=0, world_size=2, key=KEY, timeout_s=DEADLINE_S)
+    assert seen == [False, True]
 
 
 def test_a_rank_at_an_address_that_nobody_reaches_is_named_with_it(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_of_more_addresses_than_guests_no_more_are_remembered_and_few_are_named(
     assert caplog.messages[0].endswith("key: 1 from 127.0.0.3, 1 from 127.0.0.4")
 
 
-def test_a_flood_of_connections_keeps_no_rank_out_and_opens_no_files_without_bound(
+def test_a_flood_of_silent_connections_keeps_no_rank_out_and_opens_no_files_without_bound(
     gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(gates, "_MOST_GUESTS", 50)
@@ -300,12 +300,10 @@ def test_a_flood_of_connections_keeps_no_rank_out_and_opens_no_files_without_bou
     comes.start()
     kept = []
     with caplog.at_level(logging.WARNING):
-        for number in range(300):
+        for _ in range(300):
             kept.append(
                 socket.create_connection(("127.0.0.1", door), DEADLINE_S, source_address=(NEIGHBOUR, 0))
             )
-            # What some say is heard when they have been sent away.
-            kept[-1].sendall(bytes(number % 2))
         # All but those that may wait were sent away.
         for stranger in kept[:250]:
             with suppress(ConnectionResetError):  # What he said was not heard yet.
@@ -384,21 +382,30 @@ def test_a_rank_that_is_not_answered_for_a_while_knocks_again(
     end(made)
 
 
-def test_a_guest_that_goes_while_it_is_answered_ends_no_gate(
+def test_guests_that_go_or_speak_as_they_are_sent_away_end_no_gate(
     gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, door = gate
-    guest = socket.create_connection(("127.0.0.1", door), DEADLINE_S)
-    guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    proof = gates._proof
+    silent, asks, comes = (socket.socket() for _ in range(3))
+    for guest in (silent, asks):
+        guest.connect(("127.0.0.1", door))
+    asks.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    asks.sendall(bytes(32))
+    proof, is_past = gates._proof, threading.Event()
 
-    def goes(key: bytes, who: str, what: bytes) -> bytes:
-        guest.close()
+    def meanwhile(key: bytes, who: str, what: bytes) -> bytes:
+        """While the one is answered, it goes. The other is sent away for one who comes, and then heard."""
+        if not is_past.is_set():
+            monkeypatch.setattr(gates, "_MOST_GUESTS", 1)
+            comes.connect(("127.0.0.1", door))
+            silent.sendall(b"x")
+            asks.close()
+            is_past.set()
         return proof(key, who, what)
 
-    monkeypatch.setattr(gates, "_proof", goes)
-    guest.sendall(bytes(32))
+    monkeypatch.setattr(gates, "_proof", meanwhile)
     made.open(KEY)
+    assert is_past.wait(DEADLINE_S)
     assert enter("127.0.0.1", door, KEY, DEADLINE_S) == made.store.getsockname()[1]
 
 
@@ -440,6 +447,12 @@ def test_where_no_more_files_can_be_opened_silent_connections_go_and_ranks_come_
 
 def test_who_says_too_much_or_goes_again_is_sent_away_and_others_come_in(gate: tuple[Gate, int]) -> None:
     made, door = gate
+    with (
+        socket.create_connection(("127.0.0.1", door), DEADLINE_S) as one,
+        pytest.raises(ConnectionResetError),
+    ):
+        one.sendall(bytes(65))
+        one.recv(1)
     made.open(KEY)
     for what in (bytes(1000), b"GET / HTTP/1.1\r\n\r\n", b"x"):
         with socket.create_connection(("127.0.0.1", door), DEADLINE_S, source_address=(NEIGHBOUR, 0)) as one:

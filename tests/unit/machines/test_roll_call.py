@@ -366,7 +366,7 @@ def test_a_word_of_a_rank_counts_in_no_other_place() -> None:
 @pytest.mark.usefixtures("no_lingering")
 def test_what_a_rank_gave_up_for_is_what_the_others_say() -> None:
     store = Store()
-    signed(store).set("longhaul/over", json.dumps(["rank 1 did not come", [1]]))
+    signed(store).set("longhaul/over", json.dumps(["rank 1 did\x1b not come", [1]]))
     assert said_by(store, 0) == ("rank 1 did not come", (1,))
 
 
@@ -515,6 +515,13 @@ def test_what_a_rank_says_is_passed_on_up_to_a_bound() -> None:
     with pytest.raises(Unmet, match=r"^rank 1 says what no rank does"):
         called(signed(store), Card(rank=0, host="a"), 2, within_s=0.0)
     assert len(store.held["longhaul/card/all"]) < 2**20 + 2**17
+
+
+def test_nothing_that_a_rank_says_of_itself_ends_a_line_of_a_log_or_clears_a_screen() -> None:
+    store, his = Store(), Card(rank=1, host="b\n\x1b[2J", address="10.0.0.1", interface="eth0\r")
+    signed(store).set("longhaul/card/1", json.dumps(asdict(his)))
+    cards = called(signed(store), Card(rank=0, host="a"), 2, within_s=0.0)
+    assert str(cards[1]) == "rank 1 on b[2J: 10.0.0.1 by eth0"
 
 
 @pytest.mark.parametrize("told", ["{}", "[]", '["a", 1]', '["a", "b", "c"]', "nothing"])
