@@ -21,7 +21,6 @@ from cluster.probe import meeting as meetings
 from cluster.probe.gloo_store import GlooStore
 from cluster.probe.meeting import join, meet_at, meet_in, tcp_store
 from cluster.probe.roll_call import Unmet
-from cluster.run_key import sign
 from jobs.execution.causes import is_echo
 from jobs.training.loop.control import Control
 from tests.live.ranks import FORKS
@@ -77,23 +76,31 @@ def test_a_neighbour_reaches_no_server_of_torchs_before_while_and_after_ranks_me
         assert [hear(rank_0), hear(rank_1)] == ["met", "met"]
 
 
-def test_once_gloo_has_connected_the_ranks_nobody_reaches_its_port(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_of_one_machine", [False, True])
+def test_once_gloo_has_connected_the_ranks_nobody_reaches_its_port(
+    is_of_one_machine: bool, tmp_path: Path
+) -> None:
     """It would end the process at the first who comes when no more files can be opened."""
     ours, theirs = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=be_alone, args=(meet_in(tmp_path), theirs), daemon=True)
+    meeting = meet_in(tmp_path) if is_of_one_machine else None
+    process = FORKS.Process(target=be_alone, args=(meeting, theirs), daemon=True)
     process.start()
-    # Those of the first group and of the control word's; beside them is that of another group.
-    assert hear((process, ours)) == "[False, False, True]"
+    # Those of the first group and of the control word's; beside them is that of another group, and the store.
+    beside = [True] if is_of_one_machine else [True, True]
+    assert hear((process, ours)) == str([False, False, *beside])
     process.join()
 
 
-def be_alone(meeting: str, answers: Connection) -> None:
+def be_alone(meeting: str | None, answers: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    meeting = meeting or meet_at("127.0.0.1")
     join(meeting, "gloo", rank=0, world_size=1, key=KEY, timeout_s=DEADLINE_S)
     control = Control(lambda: None, DEADLINE_S, KEY)
     group = dist.new_group(backend="gloo")
     dist.barrier(group)
     control.agree()
+    for gate in (thread for thread in threading.enumerate() if thread.name == "gate"):
+        gate.join(DEADLINE_S)
     answers.send(str(sorted(reaches(host, port, host) for host, port in listening_of(psutil.Process()))))
 
 
@@ -153,10 +160,11 @@ def test_what_torch_writes_there_as_text_is_read_as_its_bytes() -> None:
     assert store.get("barrier") == b"1"
 
 
-@pytest.mark.parametrize("word", [b"", b"his own", sign(KEY, ("gloo", "another"), b"1"), bytes(200)])
-def test_what_a_stranger_wrote_there_blames_nobody(word: bytes) -> None:
+@pytest.mark.parametrize("word", [b"", b"his own", "another", bytes(200)])
+def test_what_a_stranger_wrote_there_blames_nobody(word: bytes | str) -> None:
     inner = dist.HashStore()
-    inner.set("0", word)
+    GlooStore(inner, KEY, "10.0.0.1:7").set("another", b"1")
+    inner.set("0", word if isinstance(word, bytes) else inner.get(word))
     with pytest.raises(Unmet, match=r"^somebody else writes to the rendezvous at 10\.0\.0\.1:7: ") as found:
         GlooStore(inner, KEY, "10.0.0.1:7").get("0")
     assert found.value.ranks == ()

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -33,7 +33,7 @@ from cluster.local_ray.private_ray import private_ray
 from cluster.probe import gloo_store
 from cluster.probe.meeting import Stranger, join, listen_at, meet_at, meet_in, prove, tcp_store
 from cluster.probe.roll_call import Card
-from cluster.run_key import new_key, sign
+from cluster.run_key import mac, new_key, sign
 from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.training.ranks.gathering import BadMessage, from_rank_0, gather
@@ -187,6 +187,45 @@ def proof_of_one_stranger() -> str:
     except Stranger as error:
         return str(error)
     return ""
+
+
+class Heard:
+    """A group of two as rank 0 hears it. Of each word, ``hears`` says what comes as rank 0's and rank 1's."""
+
+    def __init__(self, hears: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> None:
+        self._hears = hears
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def name(self) -> str:
+        return "gloo"
+
+    def allgather(self, into: list[list[torch.Tensor]], own: list[torch.Tensor]) -> "Heard":
+        for place, word in zip(into[0], self._hears(own[0]), strict=True):
+            place.copy_(word)
+        return self
+
+    def wait(self) -> None:
+        pass
+
+
+def test_who_echoes_what_a_rank_says_passes_for_no_other_rank() -> None:
+    with pytest.raises(Stranger, match=r"^rank 1: another process sits in this place"):
+        prove(KEY, Heard(lambda word: [word, word]))  # type: ignore[arg-type]  # all that is asked of a group
+
+
+def test_who_says_again_all_that_was_once_heard_is_found_out() -> None:
+    words = [bytes(32), bytes(32)]
+    answers = [mac(KEY, ("sits in the place of", rank), b"".join(words)) for rank in (0, 1)]
+    earlier = iter(
+        [[torch.tensor([*one], dtype=torch.uint8) for one in all_of] for all_of in (words, answers)]
+    )
+    with pytest.raises(Stranger, match=r"^somebody: another process sits in this place"):
+        prove(KEY, Heard(lambda _: next(earlier)))  # type: ignore[arg-type]  # as above
 
 
 def test_nobody_reads_more_of_a_peer_than_was_agreed(tmp_path: Path) -> None:
