@@ -8,6 +8,7 @@ The kernel looks at addresses alone: other users of a rank's machine reach the p
 """
 
 import logging
+import resource
 import secrets
 import selectors
 import socket
@@ -18,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE
 from hmac import compare_digest
+from operator import itemgetter
 from threading import Thread
 
 from cluster.gate.packet_filter import admit, let_all_in
@@ -26,8 +28,12 @@ from cluster.run_key import KEY_BYTES, MAC_BYTES, mac
 _log = logging.getLogger(__name__)
 # At most so many wait at once: a rank that is sent away comes again.
 _MOST_GUESTS = 512
-# In a flood, whoever has come is heard after as many others.
-_AT_ONCE = 64
+# Of the files that rank 0 may open: its store needs one for each rank.
+_SHARE = 4
+# In a flood so many are taken in each pause: a guest stays for a tenth of a second, and rank 0 gets on.
+_AT_ONCE, _FLOOD_PAUSE_S = 64, 0.01
+# A machine of the run may have so many ranks.
+_MOST_OF_ADDRESS = 16
 _TICK_S = 0.1
 _MOST_NAMED = 8
 # A first packet that is lost is sent again after 1 and 3 seconds. In a flood the kernel drops more of them.
@@ -70,9 +76,12 @@ class Gate:
         self._door = door
         self._key: bytes | None = None
         self._guests: dict[socket.socket, _Guest] = {}
+        self._num_guests: Counter[str] = Counter()
         self._strangers: Counter[str] = Counter()
         self._is_over = False
         self._selector = selectors.DefaultSelector()
+        num_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._share = max(1, num_files // _SHARE)
         self._admit()
         door.setblocking(False)
         self._selector.register(door, selectors.EVENT_READ)
@@ -110,6 +119,7 @@ class Gate:
             _log.warning("rendezvous: connections did not prove that they know the run's key: %s", named)
 
     def _take(self) -> None:
+        num_before = len(self._guests)
         for _ in range(_AT_ONCE):
             try:
                 guest, place = self._door.accept()
@@ -121,16 +131,21 @@ class Gate:
                 else:  # It has gone again.
                     time.sleep(_TICK_S / 10)
                 return
-            if len(self._guests) >= _MOST_GUESTS:
+            if len(self._guests) >= min(_MOST_GUESTS, self._share):
                 self._make_room()
             guest.setblocking(False)
             self._guests[guest] = _Guest(place[0])
+            self._num_guests[place[0]] += 1
             self._selector.register(guest, selectors.EVENT_READ)
+        if len(self._guests) == num_before:
+            time.sleep(_FLOOD_PAUSE_S)
 
     def _make_room(self) -> None:
-        # Once the gate is open, a rank proves within milliseconds what a stranger never does. A look at each
-        # one's address would cost more than a flood needs to keep the gate busy.
-        self._send_away(next(iter(self._guests)))
+        most, num_of_it = max(self._num_guests.items(), key=itemgetter(1))
+        is_flood = num_of_it > _MOST_OF_ADDRESS
+        self._send_away(
+            next(one for one, known in self._guests.items() if not is_flood or known.address == most)
+        )
 
     def _hear(self, guest: socket.socket) -> None:
         known = self._guests.get(guest)
@@ -169,6 +184,9 @@ class Gate:
 
     def _send_away(self, guest: socket.socket) -> None:
         known = self._guests.pop(guest)
+        self._num_guests[known.address] -= 1
+        if not self._num_guests[known.address]:
+            del self._num_guests[known.address]
         if known.address in self._strangers or len(self._strangers) < _MOST_GUESTS:
             self._strangers[known.address] += 1
         self._selector.unregister(guest)

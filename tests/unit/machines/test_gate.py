@@ -382,6 +382,49 @@ def test_a_rank_that_is_not_answered_for_a_while_knocks_again(
     end(made)
 
 
+def test_a_flood_from_one_address_sends_away_no_guest_from_another(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "_MOST_GUESTS", 5)
+    monkeypatch.setattr(gates, "_MOST_OF_ADDRESS", 2)
+    guests = [
+        socket.create_connection(("127.0.0.1", gate[1]), DEADLINE_S, source_address=(address, 0))
+        for address in ("127.0.0.5", "127.0.0.5", *[NEIGHBOUR] * 10)
+    ]
+    assert [guest.recv(1) for guest in guests[2:9]] == [b""] * 7
+    gate[0].open(KEY)
+    for guest in guests[:2]:
+        guest.sendall(bytes(32))
+        assert len(guest.recv(66, socket.MSG_WAITALL)) == 66
+
+
+def test_of_many_addresses_a_machine_of_many_ranks_is_not_the_first_to_go(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "_MOST_GUESTS", 5)
+    guests = [
+        socket.create_connection(("127.0.0.1", gate[1]), DEADLINE_S, source_address=(address, 0))
+        for address in [f"127.0.0.{last}" for last in (3, 4, 5, 5, 5, 6, 7)]
+    ]
+    assert [guest.recv(1) for guest in guests[:2]] == [b""] * 2
+    gate[0].open(KEY)
+    for guest in guests[2:]:
+        guest.sendall(bytes(32))
+        assert len(guest.recv(66, socket.MSG_WAITALL)) == 66
+
+
+def test_strangers_leave_rank_0_its_files(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    door = meeting.listen_at("127.0.0.1")
+    made = Gate(listener, door)
+    strangers = [socket.create_connection(door.getsockname(), DEADLINE_S) for _ in range(11)]
+    assert strangers[0].recv(1) == b""
+    strangers[1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        strangers[1].recv(1)
+    end(made)
+
+
 def test_guests_that_go_or_speak_as_they_are_sent_away_end_no_gate(
     gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +535,7 @@ def test_no_stranger_reaches_a_port_before_its_filter_is_there(monkeypatch: pyte
         seen.append(reaches(listener, NEIGHBOUR))
 
     monkeypatch.setattr(socket.socket, "listen", listens, raising=False)
+    monkeypatch.setattr(meeting, "_admitted", set())
     place = meeting.meet_at("127.0.0.1")
     with meeting._gate_of(place) as gate:
         assert gate is not None
@@ -503,6 +547,7 @@ def test_no_stranger_reaches_a_port_before_its_filter_is_there(monkeypatch: pyte
 
 def test_nobody_is_told_the_port_before_rank_0_answers_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more ranks than the kernel lets wait, one would seem to be kept off: then all are let in."""
+    monkeypatch.setattr(meeting, "_admitted", set())
     place = meeting.meet_at("127.0.0.1")
     outcomes: list[str] = []
 
