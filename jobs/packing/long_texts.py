@@ -31,6 +31,10 @@ class Parts:
         self._tokenizer = tokenizer
         self._rest = ""
 
+    def is_whole(self, text: Text) -> bool:
+        """Whether ``text`` is a document of its own that is not cut."""
+        return text.is_end and not self._rest and len(text.text) < PART_CHARACTERS
+
     def ids(self, text: Text) -> Iterator[Sequence[int]]:
         """The ids that are certain once ``text`` was added. Raises ``InputError`` if it can't be cut."""
         self._rest += text.text

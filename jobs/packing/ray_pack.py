@@ -8,6 +8,7 @@ import ray.exceptions
 
 from jobs.packing.pieces import PackingFailed
 from jobs.packing.shard import Packed
+from jobs.packing.tokenizing import alone_on_its_core
 from jobs.packing.work import Work, results_of, row_of
 
 
@@ -29,6 +30,7 @@ def pack_pieces(work: Work, *, verbose: bool = False) -> list[Packed]:
 
 
 def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
+    alone_on_its_core()
     return row_of(row["id"], work)
 
 

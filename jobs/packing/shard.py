@@ -13,6 +13,8 @@ from jobs.packing.tokenizing import Tokenizer
 from jobs.training.task.token_index import TokenDtype, TokenShard, Vocabulary
 
 _CODES: dict[TokenDtype, str] = {"uint16": "H", "uint32": "I"}
+# Enough to share among cores. A tokenizer takes some hundred bytes for each.
+_TOGETHER_CHARACTERS = 2**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +65,37 @@ class _Side:
         self._parts = Parts(tokenizer)
         self._ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
         self._num_documents = self._num_special = 0
+        # Whole documents whose ids are still to be found, together.
+        self._waiting: list[str] = []
+        self._num_waiting = 0
 
     def add(self, text: Text) -> None:
         self._num_special += self._tokenizer.num_special(text.text)
+        if self._num_waiting + len(text.text) > _TOGETHER_CHARACTERS or not self._parts.is_whole(text):
+            self._add_waiting()
+        if self._parts.is_whole(text):
+            self._waiting.append(text.text)
+            # Also of texts without a character there are not more than this.
+            self._num_waiting += len(text.text) + 1
+            return
         for found in self._parts.ids(text):
             self._ids.extend(found)
         if text.is_end:
-            self._num_documents += 1
-            if self._tokenizer.end_id is not None:
-                self._ids.append(self._tokenizer.end_id)
+            self._end()
+
+    def _add_waiting(self) -> None:
+        for ids in self._tokenizer.ids_of_each(self._waiting):
+            self._ids.extend(ids)
+            self._end()
+        self._waiting, self._num_waiting = [], 0
+
+    def _end(self) -> None:
+        self._num_documents += 1
+        if self._tokenizer.end_id is not None:
+            self._ids.append(self._tokenizer.end_id)
 
     def packed(self, piece: InputPiece, store: Store, folder: str = "") -> Packed:
+        self._add_waiting()
         for found in self._parts.close():
             self._ids.extend(found)
         shard = stored(piece, self._ids, max(self._ids, default=0), store, folder)

@@ -1,6 +1,7 @@
 """Finds the input files, and what is in each."""
 
 import glob
+from operator import attrgetter
 from pathlib import Path
 
 from jobs.packing.formats import columns, csv_rows, json_array
@@ -90,14 +91,14 @@ def _files(given: Path) -> list[Path]:
             f"{elsewhere[0]}: is a link, but not to a file, and is not followed; name the folder that is "
             "meant as an input of its own, and take the link away"
         )
-    found = sorted(path for path in below if path.is_file())
+    found = sorted((path for path in below if path.is_file()), key=attrgetter("parts"))
     if not found:
         raise InputError(f"{given}: holds no files; give a folder with text, JSONL or Parquet")
     return found
 
 
 def _is_hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
+    return any(part.startswith(".") for part in path.parts[len(root.parts) :])
 
 
 def _source(path: Path, column: str, is_chat: bool, rest: SourceKind | None) -> InputSource:

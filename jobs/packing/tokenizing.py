@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,9 @@ class Tokenizer(Protocol):
     def end_id(self) -> int | None: ...
 
     def ids(self, text: str) -> Sequence[int]: ...
+
+    def ids_of_each(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
+        """As ``ids`` of each, on as many cores as there are, unless ``alone_on_its_core`` was called."""
 
     def num_special(self, text: str) -> int:
         """How often ``text`` spells a special token."""
@@ -89,6 +92,11 @@ def read_recipe(
     return recipe
 
 
+def alone_on_its_core() -> None:
+    """Says that there is a worker on each core already. To be called before a tokenizer's first text."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
 class ByteTokenizer:
     """Each byte of UTF-8 is an id; 256 ends a document."""
 
@@ -103,6 +111,9 @@ class ByteTokenizer:
     def ids(self, text: str) -> Sequence[int]:
         # Widens each byte to two without a Python loop.
         return array("H", text.encode().decode("latin-1").encode("utf-16-le"))
+
+    def ids_of_each(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
+        return map(self.ids, texts)
 
     def num_special(self, text: str) -> int:
         return 0
@@ -136,6 +147,10 @@ class FileTokenizer:
         ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def ids_of_each(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        return (encoding.ids for encoding in encodings)
+
     def num_special(self, text: str) -> int:
         return len(self._special.findall(text)) if self._special else 0
 
@@ -158,8 +173,6 @@ class FileTokenizer:
 
 
 def _load(recipe: TokenizerRecipe) -> Any:
-    # Ray already runs a piece on each core.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         from tokenizers import Tokenizer as HuggingFaceTokenizer
     except ImportError:

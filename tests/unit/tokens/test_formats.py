@@ -7,7 +7,7 @@ import io
 import json
 import struct
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pandas
 import polars
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from checkpointing.stores.memory import MemoryStore
 from jobs.packing.documents import values_of
 from jobs.packing.formats import columns, groups, json_array, lines, unpacked
-from jobs.packing.formats.naming import ending
+from jobs.packing.formats.naming import ending, inner_suffix
 from jobs.packing.pieces import InputError, cut_into_pieces
 from jobs.packing.shard import pack_piece
 from jobs.packing.sources import find_sources, left_out, named
@@ -205,6 +205,13 @@ def test_settings_beside_data_in_a_folder_are_left_out_and_a_single_record_is_no
     assert says in refusal(tmp_path / "state.json")
     (tmp_path / "lines.json").write_text('{"body": "a"}\n{"body": "b"}\n', encoding="utf-8")
     assert "lines.json: the line at byte 0 has no 'text' (body)" in refusal(tmp_path)
+
+
+@given(name=st.text(st.sampled_from("aZ.-"), min_size=1).filter(lambda name: name.strip(".")))
+def test_an_ending_is_what_python_calls_a_suffix(name: str) -> None:
+    for path in (name, f"some.where/{name}"):
+        assert inner_suffix(path) == ending(path) == PurePath(name).suffix.lower()
+        assert inner_suffix(f"{path}.gz") == PurePath(name).suffix.lower()
 
 
 def test_a_file_is_told_by_both_of_its_endings() -> None:

@@ -18,7 +18,7 @@ from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from cluster.local_ray import private_ray
 from jobs.cli.__main__ import main
-from jobs.packing import command, documents, work
+from jobs.packing import command, documents, long_texts, shard, work
 from jobs.packing.documents import texts_of
 from jobs.packing.files_table import told_of_files
 from jobs.packing.formats import lines
@@ -346,6 +346,37 @@ def test_a_tokenizers_file_is_used_with_the_usual_end_or_the_one_that_is_named(t
     assert found.vocabulary.size == 5
     assert found.vocabulary.digest == hashlib.sha256(file.read_bytes()).hexdigest()
     assert read_recipe(str(file), "<pad>").open().end_id == 3
+
+
+def test_documents_that_are_encoded_together_have_the_ids_that_each_has_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some fill a batch, one is longer than any, and some hold nothing that the tokenizer knows."""
+    monkeypatch.setattr(shard, "_TOGETHER_CHARACTERS", 50)
+    monkeypatch.setattr(long_texts, "PART_CHARACTERS", 200)
+    tokenizer = read_recipe(str(write_tokenizer(tmp_path / "tokenizer.json", "</s>")), None).open()
+    texts = ["a b" * (number % 9) + " c" * number + "?" for number in range(60)] + ["?", "b " * 400, "c"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    store = MemoryStore()
+    [piece] = cut_into_pieces(find_sources([tmp_path / "a.jsonl"], "text"))
+    packed = pack_piece(piece, tokenizer, "text", store)
+    assert packed.shard and packed.num_documents == len(texts)
+    expected = [number for text in texts for number in (*tokenizer.ids(text), tokenizer.end_id)]
+    assert list(memoryview(store.get(packed.shard.name)).cast("H")) == expected
+
+
+def test_a_document_that_comes_in_parts_stands_behind_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PART_BYTES", 4)
+    tokenizer = read_recipe(str(write_tokenizer(tmp_path / "tokenizer.json", "</s>")), None).open()
+    (tmp_path / "1.txt").write_text("a")
+    (tmp_path / "2.txt").write_text("b c\nb c\nc")
+    store = MemoryStore()
+    [piece] = cut_into_pieces(find_sources([tmp_path / "1.txt", tmp_path / "2.txt"], "text"))
+    packed = pack_piece(piece, tokenizer, "text", store)
+    assert packed.shard
+    assert list(memoryview(store.get(packed.shard.name)).cast("H")) == [0, 3, 1, 2, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
