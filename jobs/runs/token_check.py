@@ -460,8 +460,12 @@ class _Look:
 
 def _looks(store: Store, index: TokenIndex) -> list[_Look]:
     width, versions = DTYPE_BYTES[index.dtype], versions_of(store)
+    # Several at once: of ten thousand shards on a disk, to hand each to a reader takes longer than to look.
+    size = max(1, len(index.shards) // (16 * _NUM_READERS))
+    parts = [index.shards[first : first + size] for first in range(0, len(index.shards), size)]
     with ThreadPoolExecutor(_NUM_READERS) as pool:
-        return list(pool.map(lambda shard: _look(store, versions, shard, width), index.shards))
+        looks = pool.map(lambda part: [_look(store, versions, shard, width) for shard in part], parts)
+        return [look for part in looks for look in part]
 
 
 def _wrong_sizes(looks: list[_Look]) -> list[str]:

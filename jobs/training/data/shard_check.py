@@ -217,7 +217,9 @@ class _Digests:
         self.learnt[name] = KnownShard(name=name, sha256=sha256, versions=versions)
 
     def _hashed(self, name: str) -> tuple[str, str | None, int]:
-        digest, buffer = hashlib.sha256(), memoryview(bytearray(_READ_BYTES))
+        # For thousands of small shards. One byte more, which a longer file fills.
+        most = min(_READ_BYTES, self.num_bytes.get(name, _READ_BYTES) + 1)
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(most))
         at, count, versions = 0, len(buffer), set()
         while count == len(buffer):
             if self._is_unwanted.is_set():

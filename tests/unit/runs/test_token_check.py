@@ -167,6 +167,19 @@ def test_of_many_missing_shards_one_is_named_and_the_others_are_counted(place: P
     assert "00000.bin is not there, but in the index (and 2 more shards)" in refusal(spec_for(place))
 
 
+def test_each_of_thousands_of_shards_has_its_own_version(place: Path) -> None:
+    """They are looked at several at a time."""
+    shards = [TokenShard(name=f"{number}.bin", num_tokens=30) for number in range(2000)]
+    store = LocalStore(place)
+    store.put(INDEX, to_json(TokenIndex(dtype="uint16", shards=tuple(shards))))
+    for shard in shards:
+        (place / shard.name).write_bytes(bytes(60))
+    tokens = find_tokens(spec_for(place))
+    assert tokens is not None
+    assert list(tokens.versions) == [store.look(shard.name)[1] for shard in shards]
+    assert len(set(tokens.versions)) == len(shards)
+
+
 def test_a_vocabulary_larger_than_the_models_is_refused(place: Path) -> None:
     write_shards(place, range(50), vocabulary=Vocabulary(tokenizer="big.json", digest="6" * 64, size=513))
     problem = refusal(spec_for(place))

@@ -5,6 +5,7 @@ import os
 import random
 import struct
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -165,6 +166,19 @@ def test_a_shard_that_changes_at_each_look_is_refused(tmp_path: Path) -> None:
     shards = opened(Restless(tmp_path), index)
     with pytest.raises(DataError, match=r"0\.bin: changes while it is read; leave it alone during a run"):
         row_of(shards, index)
+
+
+def test_a_small_shard_takes_little_memory_to_be_compared(tmp_path: Path) -> None:
+    """Thousands of small shards took a millisecond each, for memory that they did not need."""
+    _, index = written(tmp_path)
+    shards = opened(LocalStore(tmp_path), index, OWN)
+    tracemalloc.start()
+    try:
+        compared(shards).confirm()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
 
 
 def test_a_digest_of_bytes_of_two_versions_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
