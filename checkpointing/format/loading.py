@@ -17,6 +17,8 @@ from checkpointing.stores.local import LocalStore
 # A server answers late, so many requests run at once. Reads from a local disk are limited by this machine's
 # cores instead.
 _NUM_THREADS, _NUM_THREADS_NEAR = 8, 3
+# Beside a training a thread takes longer to start than a chunk that is near to be read.
+_FEW, _FEW_NEAR = 1, 2
 # Limit of reads for one chunk, which may hold hundreds of small tensors.
 _MOST_READS = 8
 
@@ -78,8 +80,9 @@ def verify(part: FilePart, place: GenerationPlace) -> None:
 
 
 def _for_each(chunks: Sequence[_Chunk], load: Callable[[_Chunk], None], *, is_near: bool) -> None:
-    if len(chunks) == 1:
-        load(chunks[0])
+    if len(chunks) <= (_FEW_NEAR if is_near else _FEW):
+        for chunk in chunks:
+            load(chunk)
         return
     num_threads = _NUM_THREADS_NEAR if is_near else _NUM_THREADS
     with ThreadPoolExecutor(num_threads, thread_name_prefix="read") as pool:
