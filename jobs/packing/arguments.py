@@ -29,7 +29,7 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         default="bytes",
         metavar="FILE",
-        help="a Hugging Face tokenizer.json (default: bytes, whose ids are the bytes of UTF-8)",
+        help="a Hugging Face tokenizer.json, or a folder with one (default: bytes, the bytes of UTF-8)",
     )
     parser.add_argument(
         "--end-token",

@@ -19,7 +19,7 @@ from jobs.packing.hold_out import HELD_OUT, HoldOut
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
 from jobs.packing.sources import find_sources, left_out, named
-from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
+from jobs.packing.tokenizing import TokenizerRecipe, read_recipe, tokenizer_file
 from jobs.packing.work import Work, pack_here
 from jobs.training.task.token_index import (
     INDEX,
@@ -43,6 +43,7 @@ def pack(args: argparse.Namespace) -> int:
 
 
 def _story(args: argparse.Namespace) -> int:
+    args.tokenizer = tokenizer_file(args.tokenizer)
     chat = chat_recipe(args)
     args.column = args.column or ("messages" if chat else "text")
     store = open_store(args.out, base=store_base())

@@ -61,6 +61,12 @@ class TokenizerRecipe:
         return ByteTokenizer() if self.content is None else FileTokenizer(self)
 
 
+def tokenizer_file(name: str) -> str:
+    """The tokenizer's file, where ``name`` may be a folder that holds it, such as a downloaded model's."""
+    folder = Path(name)
+    return str(folder / "tokenizer.json") if name != "bytes" and folder.is_dir() else name
+
+
 def read_recipe(
     name: str, end_token: str | None, *, needs_end: bool = True, reads_special: bool = False
 ) -> TokenizerRecipe:

@@ -397,6 +397,22 @@ def test_a_text_is_neither_cut_nor_padded_whatever_the_tokenizers_file_says_of_t
     assert list(read_recipe(str(file), None).open().ids("a b a b")) == [0, 1, 0, 1]
 
 
+def test_a_folder_with_a_tokenizer_is_that_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").mkdir()
+    file = write_tokenizer(tmp_path / "model" / "tokenizer.json", "</s>")
+    (tmp_path / "a.txt").write_text("a b c")
+    for number, name in enumerate((file, file.parent)):
+        out = tmp_path / f"out-{number}"
+        assert main(["pack", str(tmp_path / "a.txt"), "--tokenizer", str(name), "--out", str(out)]) == 0
+    assert (tmp_path / "out-0" / INDEX).read_bytes() == (tmp_path / "out-1" / INDEX).read_bytes()
+    capsys.readouterr()
+    empty = ["--tokenizer", str(tmp_path), "--out", str(tmp_path / "out-2")]
+    assert main(["pack", str(tmp_path / "a.txt"), *empty]) == 2
+    assert f"--tokenizer {tmp_path}/tokenizer.json: can't be read" in capsys.readouterr().err
+
+
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.json: can't be read"):
         read_recipe(str(tmp_path / "none.json"), None)
