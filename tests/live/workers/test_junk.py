@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
 from cluster.probe import gloo_store
@@ -23,6 +24,8 @@ from cluster.probe.meeting import join, meet_at, meet_in, tcp_store
 from cluster.probe.roll_call import Unmet
 from jobs.execution.causes import is_echo
 from jobs.training.loop.control import Control
+from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.task.context import Context
 from tests.live.ranks import FORKS
 
 KEY = b"the run's own"
@@ -111,6 +114,17 @@ def reaches(host: str, port: int, neighbour: str) -> bool:
         asks.bind((neighbour, 0))
         asks.connect_ex((host, port))
         return asks.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) == ESTABLISHED
+
+
+def test_a_neighbour_who_did_not_come_to_the_gate_reaches_no_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meetings, "_admitted", {"127.0.0.1"})
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    others = listening_of(psutil.Process())
+    mailbox = open_mailbox(Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu")))
+    [(host, port)] = listening_of(psutil.Process()) - others
+    mailbox.post("g/1/read", b"verified", to=0)
+    assert not reaches(host, port, NEIGHBOUR)
+    assert mailbox.take("g/1/read", DEADLINE_S, sender=0) == b"verified"
 
 
 def test_where_somebody_spoils_what_ranks_count_all_say_the_same_sentence_and_blame_nobody() -> None:

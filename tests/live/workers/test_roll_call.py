@@ -169,5 +169,7 @@ def be_rank(
         join(meeting, "gloo", rank=rank, world_size=world_size, key=KEY, timeout_s=DEADLINE_S)
     except Unmet as error:
         answers.send(f"{error.ranks} {error}")
+    except Exception as error:
+        answers.send(f"{type(error).__name__}: {error}")
     else:
         answers.send("met")
