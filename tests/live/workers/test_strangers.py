@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -341,21 +342,26 @@ def test_a_message_of_a_rank_that_there_is_not_is_none(caplog: pytest.LogCapture
     assert "there are ranks 0 to 1" in caplog.text
 
 
-def test_who_never_stops_writing_does_not_hold_up_a_rank_for_longer_than_it_waits() -> None:
-    post = Post()
-    is_over = threading.Event()
+class Flooded:
+    """A store to which somebody writes faster than a rank reads."""
 
-    def write() -> None:
-        while not is_over.is_set():
-            post.stranger.set("g/1/read", b"x")
+    def __init__(self) -> None:
+        self._end = time.monotonic() + DEADLINE.total_seconds()
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        assert post.rank_0.take("g/1/read", 0.5, sender=1) is None
-    finally:
-        is_over.set()
-        writer.join()
+    def wait(self, *_: object) -> None:
+        assert time.monotonic() < self._end, "a rank reads on"
+
+    def get(self, _: str) -> bytes:
+        return b"x"
+
+    def delete_key(self, _: str) -> bool:
+        return True
+
+
+def test_who_never_stops_writing_holds_up_no_rank_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert RankMailbox(Flooded(), here(0), KEY).take("g/1/read", 0.1, sender=1) is None
+    assert len(caplog.messages) == 1
 
 
 def test_what_is_too_long_for_a_message_costs_its_save() -> None:
