@@ -402,6 +402,12 @@ def test_of_many_addresses_a_machine_of_many_ranks_is_not_the_first_to_go(
     gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gates, "_MOST_GUESTS", 5)
+    for _ in range(20):
+        with socket.create_connection(
+            ("127.0.0.1", gate[1]), DEADLINE_S, source_address=(NEIGHBOUR, 0)
+        ) as gone:
+            gone.shutdown(socket.SHUT_WR)
+            assert gone.recv(1) == b""
     guests = [
         socket.create_connection(("127.0.0.1", gate[1]), DEADLINE_S, source_address=(address, 0))
         for address in [f"127.0.0.{last}" for last in (3, 4, 5, 5, 5, 6, 7)]
@@ -543,6 +549,19 @@ def test_no_stranger_reaches_a_port_before_its_filter_is_there(monkeypatch: pyte
     monkeypatch.setattr(meeting, "_admitted", {"127.0.0.5"})
     meeting.listen_to_ranks("127.0.0.1").close()
     assert seen == [True, False, False]  # The gate itself, the store behind it, the mailbox.
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"], ids=["its own", "behind NAT"])
+def test_rank_0_reaches_its_store_within_its_machine_before_anybody_proves(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_admitted", set())
+    with meeting._gate_of(meeting.meet_at(address)) as gate:
+        assert gate is not None
+        to, source = meeting._way_to_oneself(gate.store)
+        port = gate.store.getsockname()[1]
+        socket.create_connection((to, port), 5.0, source_address=(source, 0)).close()
+    end(gate)
 
 
 def test_nobody_is_told_the_port_before_rank_0_answers_there(monkeypatch: pytest.MonkeyPatch) -> None:
