@@ -525,6 +525,7 @@ def test_who_answers_a_byte_now_and_then_holds_nobody_up(listener: socket.socket
 
 
 def test_what_listens_later_is_for_those_who_came_to_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_admitted", set())
     with meeting.listen_to_ranks("127.0.0.1") as to_all:
         assert reaches(to_all, NEIGHBOUR)
     monkeypatch.setattr(meeting, "_admitted", {"127.0.0.5"})
