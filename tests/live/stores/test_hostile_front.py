@@ -131,7 +131,7 @@ def relive_many(front: Front, num: int) -> str:
 
 
 def test_no_history_over_http_loses_what_was_told_durable(front: Front) -> None:
-    print(relive_many(front, 4))
+    print(relive_many(front, 8))
 
 
 @pytest.mark.soak
