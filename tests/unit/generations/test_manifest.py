@@ -174,6 +174,20 @@ def test_so_is_a_part(change: Change) -> None:
         decode_part(seal(body))
 
 
+@pytest.mark.parametrize(
+    ("change", "claim"),
+    [
+        (set_in("parts", 0, "shards", 0, "tensor", to="no-such"), "a shard of 'no-such', which is no tensor"),
+        (set_in("parts", 0, "tensors", 0, "dtype", to="F9"), "of type 'F9'"),
+    ],
+)
+def test_what_is_claimed_is_told(change: Change, claim: str) -> None:
+    body = unseal(encode_manifest(MANIFEST))
+    change(body)
+    with pytest.raises(Corrupt, match=f"it claims .*{claim}"):
+        decode_manifest(seal(body))
+
+
 def test_nothing_large_is_allocated_for_what_is_only_claimed() -> None:
     bodies = [unseal(encode_manifest(MANIFEST)) for _ in ABSURD]
     for change, body in zip(ABSURD, bodies, strict=True):
