@@ -1,8 +1,7 @@
 """What is done to good files: parts are cut, repeated and exchanged for what has broken parsers before."""
 
 from collections.abc import Sequence
-
-from hypothesis import strategies as st
+from random import Random
 
 # Digits, brackets, aliases, escapes, halves of characters, numbers that are none, keys that are there twice.
 NASTY: tuple[bytes, ...] = (
@@ -17,23 +16,26 @@ NASTY: tuple[bytes, ...] = (
 Edit = tuple[str, int, int, bytes]
 
 
-def mutated(samples: Sequence[bytes], nasty: Sequence[bytes] = ()) -> st.SearchStrategy[bytes]:
+def mutated(by: Random, samples: Sequence[bytes], nasty: Sequence[bytes] = ()) -> bytes:
     """Good files with a few edits each; now and then one that is nothing of the kind.
 
     What is put in is taken from ``nasty`` as often as from what is nasty everywhere.
     """
-    few = st.builds(changed, st.sampled_from(list(samples)), st.lists(_edits(nasty), min_size=1, max_size=4))
-    return st.one_of(few, few, few, st.sampled_from(NASTY), st.binary(max_size=200))
+    match by.randrange(50):
+        case 0:
+            return by.choice(NASTY)
+        case 1 | 2 | 3:
+            return by.randbytes(by.randrange(200))
+        case _:
+            edits = [_edit(by, (NASTY, nasty) if nasty else (NASTY,)) for _ in range(by.randint(1, 4))]
+            return changed(by.choice(samples), edits)
 
 
-def _edits(nasty: Sequence[bytes]) -> st.SearchStrategy[Edit]:
-    own = [st.sampled_from(list(nasty))] if nasty else []
-    return st.tuples(
-        st.sampled_from(("replace", "insert", "cut", "repeat", "flip")),
-        st.integers(0, 2**16),
-        st.integers(0, 64),
-        st.one_of(*own, st.sampled_from(NASTY), st.binary(max_size=12)),
-    )
+def _edit(by: Random, nasty: Sequence[Sequence[bytes]]) -> Edit:
+    kind = by.choice(("replace", "insert", "cut", "repeat", "flip"))
+    new = by.randrange(len(nasty) + 1)
+    text = by.choice(nasty[new]) if new < len(nasty) else by.randbytes(by.randrange(13))
+    return kind, by.randrange(2**16), by.choice((by.randrange(4), by.randrange(65))), text
 
 
 def changed(data: bytes, edits: Sequence[Edit]) -> bytes:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.fuzzing import parsers
 
-# Of each kind: 2,000 files in all, half a minute of one core; and 16 hours of it.
-FEW, MANY = 45, 100_000
+# Of each kind: 2,000 files in all, half a minute of one core; and two hours of it.
+FEW, MANY = 50, 100_000
 
 BROKEN = """
 import re
@@ -56,7 +56,7 @@ child.bound_memory(child.MEMORY_BYTES)
 sys.addaudithook(child.watch)
 for read in (hangs, writes, starts, fills, raises, talks, refuses):
     parser = child.Parser(read=read, refusals=(Refused,), samples=(b"a",))
-    lines = (child.tried(parser, folder, 1, 2) or "well").splitlines()
+    lines = (child.tried(parser, folder, 1, 10) or "well").splitlines()
     names = ("well", "MemoryError", "ValueError", "AssertionError", "tests.unit.fuzzing.child.")
     found = [line for line in lines if line.startswith(names)]
     print(read.__name__, re.sub(r"for \\d+ bytes$", "for ", found[0].removeprefix(names[-1])))
