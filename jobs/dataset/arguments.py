@@ -8,7 +8,9 @@ _MOST_DIGITS = 15
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Say what a training reads: tokens, tokenizer, samples, epochs. It changes nothing."
+    parser.description = (
+        "Say what a training reads: tokens, documents, tokenizer, samples, epochs. It changes nothing."
+    )
     parser.epilog = (
         "exit codes: 0 shown, and all bytes are right if they were compared; 1 some are others, or the store "
         "failed; 2 wrong usage, spec or data"
@@ -24,6 +26,18 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--verify", action="store_true", help="read all bytes and compare them with the index's SHA-256"
+    )
+    parser.add_argument(
+        "--documents",
+        action="store_true",
+        help="read all tokens, for the number of documents, their lengths and copies; without it only "
+        "tokens on a disk of this machine that are at most 64 MiB are read",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="the tokenizer.json that made the ids, to show how the first document begins; "
+        "not needed of bytes, nor with a SPEC that names the file",
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 

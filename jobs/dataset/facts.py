@@ -1,8 +1,10 @@
 """What a place of tokens holds, and what a run's spec makes of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.commandline.usage_error import SpecError
+from jobs.dataset.documents import DocumentFacts
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.mixture import mixed_at, num_drawn, shares_of
 from jobs.training.task.sample_order import newest_order, sample_at
@@ -19,6 +21,9 @@ class TokenFacts:
     ``num_trained_tokens`` are None if the tokens are no conversations: then all are trained on. ``end_id``
     stands behind each document of text. ``split`` is "training" or "held-out" if a share of the documents,
     ``held_out_share``, was held out when they were packed.
+
+    ``documents`` is None if not all tokens were read; ``unread`` says why. ``excerpt`` is how the first
+    document begins, as text with control characters escaped; None if the tokenizer is not at hand.
     """
 
     url: str
@@ -36,6 +41,9 @@ class TokenFacts:
     num_trained_tokens: int | None
     split: str | None
     held_out_share: float | None
+    documents: DocumentFacts | None = None
+    unread: str | None = None
+    excerpt: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +97,7 @@ def facts_of(index: TokenIndex, url: str) -> TokenFacts:
     return TokenFacts(
         url=url,
         num_tokens=index.num_tokens,
-        num_bytes=index.num_tokens * DTYPE_BYTES[index.dtype],
+        num_bytes=num_bytes(index),
         num_shards=len(index.shards),
         num_with_sha256=sum(shard.is_named_by_its_bytes for shard in index.shards),
         dtype=index.dtype,
@@ -103,6 +111,10 @@ def facts_of(index: TokenIndex, url: str) -> TokenFacts:
         split=("held-out" if split.is_held_out else "training") if split else None,
         held_out_share=float(split.share) if split else None,
     )
+
+
+def num_bytes(index: TokenIndex) -> int:
+    return index.num_tokens * DTYPE_BYTES[index.dtype]
 
 
 def run_facts(spec: RunSpec, num_samples: int, held_out_at: str | None = None) -> RunFacts:
@@ -122,7 +134,8 @@ def run_facts(spec: RunSpec, num_samples: int, held_out_at: str | None = None) -
     )
 
 
-def source_facts(mixture: Mixture, run: RunFacts) -> list[SourceFacts]:
+def source_facts(mixture: Mixture, run: RunFacts, tokens: Sequence[TokenFacts]) -> list[SourceFacts]:
+    """``tokens`` are the facts of each source."""
     weights = tuple(one.weight for one in mixture.sources)
     drawn = num_drawn(run.num_steps * run.samples_per_step, weights)
     return [
@@ -132,9 +145,9 @@ def source_facts(mixture: Mixture, run: RunFacts) -> list[SourceFacts]:
             share=one.weight / sum(weights),
             num_samples=one.tokens.windows.num_samples,
             num_epochs=number / one.tokens.windows.num_samples,
-            tokens=facts_of(one.tokens.index, one.tokens.url),
+            tokens=found,
         )
-        for one, number in zip(mixture.sources, drawn, strict=True)
+        for one, number, found in zip(mixture.sources, drawn, tokens, strict=True)
     ]
 
 

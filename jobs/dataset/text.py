@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from jobs.dataset.documents import MOST_COMPARED, DocumentFacts
 from jobs.dataset.facts import RunFacts, SourceFacts, StepFacts, TokenFacts
 from jobs.dataset.verifying import Verified
 from reporting.analysis.formatting import counted
@@ -9,6 +10,8 @@ from reporting.analysis.formatting import counted
 _MOST_SHOWN = 64
 _MOST_PROBLEMS = 20
 _DIGEST_CHARS = 12
+_MOST_BARS = 8
+_BAR_CHARS = 40
 _SYNTHETIC = "synthetic samples, made from the seed"
 
 
@@ -44,7 +47,50 @@ def _tokens(found: TokenFacts) -> Iterator[str]:
     if found.held_out_share:
         side = {"training": "trained on", "held-out": "held out"}[found.split or ""]
         yield f"documents that are {side}: by their hash, {found.held_out_share * 100:g}% are held out"
+    if found.excerpt is not None:
+        yield f'the first document begins: "{found.excerpt}"'
+    if found.documents:
+        yield from _documents(found.documents, found)
+    else:
+        yield f"documents: not read; {found.unread}"
     yield f"digest: {found.digest}; {found.num_with_sha256:,} of {found.num_shards:,} shards have a SHA-256"
+
+
+def _documents(found: DocumentFacts, tokens: TokenFacts) -> Iterator[str]:
+    name = "conversation" if tokens.row_tokens else "document"
+    yield (
+        f"{counted(found.num_documents, name)} in the {found.num_tokens:,} tokens, all of which were read; "
+        f"the longest has {found.longest:,}"
+    )
+    yield from _bars(found)
+    behind = f" of the first {found.num_compared:,}" if found.num_compared == MOST_COMPARED else ""
+    yield f"copies of an earlier {name}, by hash: {_part(found.num_copies, found.num_compared)}{behind}"
+    padding = _part(found.num_padding_tokens, found.num_tokens)
+    yield f"padding: {padding} of the tokens" if found.num_padding_tokens else "padding: none"
+    if found.num_cut is not None:
+        yield f"cut, so that no sample holds the whole document: {_part(found.num_cut, found.num_documents)}"
+
+
+def _bars(found: DocumentFacts) -> Iterator[str]:
+    """How many documents there are of each length, in a few lines."""
+    bounds, counts = found.length_bounds, found.length_counts
+    shortest = next((at for at, count in enumerate(counts) if count), 0)
+    together = -(-(len(counts) - shortest) // _MOST_BARS)
+    firsts = range(shortest, len(counts), together)
+    sums = [sum(counts[first : first + together]) for first in firsts]
+    most = max([*sums, 1])
+    names = [_span(bounds[first], bounds[min(first + together, len(counts))] - 1) for first in firsts]
+    for name, number in zip(names, sums, strict=True):
+        bar = "#" * -(-number * _BAR_CHARS // most)
+        yield f"  {name:>{max(map(len, names))}} tokens: {number:,} {bar}".rstrip()
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _part(number: int, total: int) -> str:
+    return f"{number:,} ({number / max(1, total):.1%})"
 
 
 def _sources(found: Sequence[SourceFacts]) -> Iterator[str]:

@@ -37,6 +37,9 @@ class Tokenizer(Protocol):
     def num_special(self, text: str) -> int:
         """How often ``text`` spells a special token."""
 
+    def text(self, ids: Sequence[int]) -> str:
+        """What the ids stand for. Ids of half a character, or of none, become something."""
+
     def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         """The ids, and for each the characters of ``text`` that it stands for: the first, and the next one
         behind the last.
@@ -124,6 +127,9 @@ class ByteTokenizer:
     def num_special(self, text: str) -> int:
         return 0
 
+    def text(self, ids: Sequence[int]) -> str:
+        return bytes(number for number in ids if number < _BYTES_END).decode(errors="replace")
+
     def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         offsets = [(at, at + 1) for at, character in enumerate(text) for _ in character.encode()]
         return self.ids(text), offsets
@@ -159,6 +165,10 @@ class FileTokenizer:
 
     def num_special(self, text: str) -> int:
         return len(self._special.findall(text)) if self._special else 0
+
+    def text(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
 
     def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)

@@ -90,7 +90,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         _check_room(spec, spec.data.samples, f"data.samples: {spec.data.samples:,} samples")
         return None
     assert spec.data.path is not None
-    num_held_out = _num_held_out(spec)
+    num_held_out = num_held_out_of_each(spec)
     tokens = _tokens_at(spec, spec.data.path, "data.path", num_held_out=num_held_out)
     beside = f" beside {num_held_out:,} held out (eval.samples)" if num_held_out else ""
     _check_room(
@@ -102,9 +102,11 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
     return tokens
 
 
-def _num_held_out(spec: RunSpec) -> int:
-    """How many samples of the training data are held out."""
-    return 0 if spec.eval.path else spec.eval.samples
+def num_held_out_of_each(spec: RunSpec) -> int:
+    """How many samples of each place that is trained on are held out, all the same, so that what is trained
+    on needs no weights.
+    """
+    return 0 if spec.eval.path else -(-spec.eval.samples // max(1, len(spec.data.sources)))
 
 
 def _wrong_held_out(spec: RunSpec, held_out: Tokens, places: Sequence[Tokens]) -> str | None:
@@ -166,10 +168,9 @@ def _tokens_at(spec: RunSpec, path: str, key: str, *, num_held_out: int) -> Toke
 
 
 def _mixture(spec: RunSpec) -> Mixture:
-    """Each source holds out as many samples as the others, so that what is trained on needs no weights."""
     named = spec.data.sources
     weights = whole_weights([source.weight for source in named])
-    num_held_out = -(-_num_held_out(spec) // len(named))
+    num_held_out = num_held_out_of_each(spec)
     sources = tuple(
         WeightedTokens(
             name=source.name,

@@ -508,7 +508,8 @@ class Packed:
 @dataclass(frozen=True, kw_only=True)
 class SeenData:
     """``tokens`` is null of synthetic samples, and of a mixture, which has ``sources``. ``run`` and ``step``
-    are there with a spec; ``verified`` with --verify.
+    are there with a spec; ``verified`` with --verify. The tokens' ``documents`` are there if all tokens were
+    read, as with --documents; else ``unread`` says why they were not.
     """
 
     tokens: TokenFacts | None

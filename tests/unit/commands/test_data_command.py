@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.cli.__main__ import main
-from jobs.dataset import verifying
+from jobs.dataset import command, verifying
 from jobs.dataset.facts import RunFacts, step_facts
 from jobs.spec_schema.run_spec import RunSpec
 from tests.unit.printed import checked
@@ -125,6 +125,115 @@ def test_a_mixture_tells_each_source_and_which_samples_of_it_a_step_reads(
     assert f"in epoch 1: {', '.join(f'{source} {number}' for source, number in places)}\n" in out
     assert main(["data", *words, "--verify"]) == 2
     assert "names several sources; verify each place by itself" in capsys.readouterr().err
+
+
+@pytest.fixture
+def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Packed documents of 2 to 288 bytes, of which every fifth is a copy of the first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    texts = ["ab" * (number * number) if number % 5 else "one\ttext\n" for number in range(13)]
+    lines = [json.dumps({"text": text}) for text in texts]
+    (tmp_path / "books.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "r.yaml").write_text(SPEC.replace("samples: 8", "samples: 2"), encoding="utf-8")
+    assert main(["pack", "books.jsonl", "--out", "tokens"]) == 0
+    capsys.readouterr()
+    return tmp_path / "tokens"
+
+
+def test_few_tokens_on_a_disk_are_read_for_their_documents(
+    books: Path, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]
+) -> None:
+    tokens = seen(capsys, "tokens")["tokens"]
+    assert tokens["unread"] is None
+    assert tokens["documents"] == {
+        "num_tokens": 1090,
+        "num_documents": 13,
+        "longest": 288,
+        "length_bounds": [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
+        "length_counts": [0, 0, 1, 0, 4, 1, 1, 2, 3, 1],
+        "num_compared": 13,
+        "num_copies": 2,
+        "num_padding_tokens": 0,
+        "num_cut": None,
+    }
+    assert tokens["excerpt"] == "one\\ttext\\n"
+    assert main(["data", "tokens"]) == 0
+    golden("data_place.txt", capsys.readouterr().out.replace(str(books), "/data/tokens"))
+
+
+def test_a_spec_tells_which_documents_its_samples_cut(
+    books: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_rows = [
+        seen(capsys, "r.yaml", "--set", f"seq_len={seq_len}")["tokens"]["documents"]["num_cut"]
+        for seq_len in (16, 128)
+    ]
+    assert of_rows[0] > of_rows[1] > 0
+    assert main(["data", "r.yaml", "--set", "seq_len=128"]) == 0
+    out = capsys.readouterr().out
+    assert f"cut, so that no sample holds the whole document: {of_rows[1]} ({of_rows[1] / 13:.1%})\n" in out
+
+
+def test_each_source_of_a_mixture_tells_of_its_documents(
+    books: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = "[{name: a, path: tokens, weight: 3}, {name: b, path: tokens, weight: 1}]"
+    words = ["r.yaml", "--set", f"data={{kind: tokens, sources: {sources}}}"]
+    told = [one["tokens"]["documents"]["num_documents"] for one in seen(capsys, *words)["sources"]]
+    assert told == [13, 13]
+    assert main(["data", *words]) == 0
+    assert capsys.readouterr().out.count("  13 documents in the 1,090 tokens, all of which were read") == 2
+
+
+def test_many_tokens_are_read_when_that_is_asked_for(
+    books: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "FEW_BYTES", 2179)
+    tokens = seen(capsys, "tokens")["tokens"]
+    assert (tokens["documents"], tokens["excerpt"]) == (None, "one\\ttext\\n")
+    assert tokens["unread"] == "--documents reads all 2,180 bytes for them"
+    assert main(["data", "tokens"]) == 0
+    assert "documents: not read; --documents reads all 2,180 bytes for them\n" in capsys.readouterr().out
+    assert seen(capsys, "tokens", "--documents")["tokens"]["documents"]["num_documents"] == 13
+
+
+def test_documents_that_cannot_be_read_hide_nothing_else_unless_they_were_asked_for(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "nothing tells which token ends one; a spec says so with data.end_id"
+    assert seen(capsys, "tokens")["tokens"]["unread"] == said
+    assert main(["data", "tokens", "--documents"]) == 2
+    assert capsys.readouterr().err == f"longhaul data: --documents: {place}: {said}\n"
+    per_document = "data={kind: tokens, path: tokens, attention: per_document, end_id: 4}"
+    found = seen(capsys, "r.yaml", "--set", per_document)["tokens"]["documents"]
+    assert found["num_documents"] == sum(one * one % 241 == 4 for one in range(3000)) + 1
+    cut(place)
+    body = json.loads((place / "index.json").read_text(encoding="utf-8"))
+    body["vocabulary"]["end_id"] = 4
+    (place / "index.json").write_text(json.dumps(body), encoding="utf-8")
+    short = f"{place}/1.bin: is not there, or shorter than its index says"
+    assert seen(capsys, "tokens")["tokens"]["unread"] == short
+    assert main(["data", "tokens", "--documents"]) == 2
+    assert short in capsys.readouterr().err
+
+
+def test_an_excerpt_needs_the_tokenizer_that_made_the_ids(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*"abcdefghijklmnopqrstuvwxyz", "</s>", "[UNK]"]
+    model = {"type": "WordLevel", "vocab": dict(zip(words, range(28), strict=True)), "unk_token": "[UNK]"}
+    body = {"version": "1.0", "model": model, "pre_tokenizer": {"type": "Whitespace"}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(body), encoding="utf-8")
+    (tmp_path / "words.txt").write_text("c a b", encoding="utf-8")
+    assert main(["pack", "words.txt", "--out", "words", "--tokenizer", "tokenizer.json"]) == 0
+    capsys.readouterr()
+    assert seen(capsys, "words")["tokens"]["excerpt"] is None
+    assert seen(capsys, "words", "--tokenizer", "tokenizer.json")["tokens"]["excerpt"] == "c a b"
+    (tmp_path / "other.json").write_text(json.dumps({**body, "version": "1.0 "}), encoding="utf-8")
+    for other in ("nowhere.json", "other.json", "bytes"):
+        assert main(["data", "words", "--tokenizer", other]) == 2
+        assert f"--tokenizer {other}: " in capsys.readouterr().err
 
 
 def flip(place: Path) -> None:
