@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from checkpointing.stores.contract import Missing
@@ -61,7 +62,7 @@ def _first_ids(place: Place) -> Sequence[int]:
     if place.index.chat:
         begins = [at for at, word in enumerate(words) if at and word & BEGINS]
         return [word & ID_MASK for word in words[: begins[0] if begins else None]]
-    return words[: list(words).index(place.end_id)] if place.end_id in words else words
+    return list(takewhile(lambda word: word != place.end_id, words))
 
 
 def _escaped(text: str) -> str:
