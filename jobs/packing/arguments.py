@@ -19,10 +19,11 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs",
         nargs="+",
-        type=Path,
+        type=_input,
         metavar="INPUT",
-        help="a file, a pattern such as 'data/*.jsonl', or a folder with all below it: .txt, .jsonl, .json, "
-        ".csv (each also .gz or .zst), .parquet and .arrow; others only with --as",
+        help="a file, a pattern such as 'data/*.jsonl', or a folder with all below it, also at s3://, gs:// "
+        "or az://: .txt, .jsonl, .json, .csv (each also .gz or .zst), .parquet and .arrow; others only with "
+        "--as",
     )
     parser.add_argument("--out", required=True, metavar="URL", help="a folder or a place in object storage")
     parser.add_argument(
@@ -78,6 +79,10 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")
+
+
+def _input(text: str) -> Path | str:
+    return text if "://" in text else Path(text)
 
 
 def _hold_out(text: str) -> HoldOut:

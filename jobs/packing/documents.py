@@ -16,7 +16,7 @@ from jobs.packing.formats.lines import (
     whole_characters,
 )
 from jobs.packing.hold_out import HEAD_BYTES
-from jobs.packing.pieces import InputError, SourceKind, TextSpan
+from jobs.packing.pieces import InputError, InputFile, SourceKind, TextSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Place:
     group of rows.
     """
 
-    path: str
+    path: InputFile
     kind: SourceKind
     at: int
     group: int = 0
@@ -60,7 +60,7 @@ def texts_of(span: TextSpan, column: str) -> Iterator[Text]:
     try:
         yield from (text for text in _texts(span, column) if text.text or text.is_end)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, span.path) from None
+        raise OSError(error.errno, error.strerror, str(span.path)) from None
 
 
 def head_of(span: TextSpan, text: Text) -> bytes:
@@ -73,7 +73,7 @@ def head_of(span: TextSpan, text: Text) -> bytes:
     try:
         return first_bytes(span.path, HEAD_BYTES)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, span.path) from None
+        raise OSError(error.errno, error.strerror, str(span.path)) from None
 
 
 def values_of(span: TextSpan, column: str) -> Iterator[tuple[Place, Any]]:
@@ -90,7 +90,7 @@ def values_of(span: TextSpan, column: str) -> Iterator[tuple[Place, Any]]:
             case _:
                 yield from _values_in_lines(span, column)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, span.path) from None
+        raise OSError(error.errno, error.strerror, str(span.path)) from None
 
 
 def _texts(span: TextSpan, column: str) -> Iterator[Text]:

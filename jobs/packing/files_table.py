@@ -6,14 +6,16 @@ from pathlib import Path
 
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.packing.formats.naming import ending
-from jobs.packing.pieces import InputSource
+from jobs.packing.pieces import InputSource, StoredObject
 
 
-def counts_of_files(sources: Sequence[InputSource], ignored: Sequence[Path]) -> dict[str, object]:
+def counts_of_files(
+    sources: Sequence[InputSource], ignored: Sequence[Path | StoredObject]
+) -> dict[str, object]:
     return {"num_files": dict(Counter(source.kind for source in sources)), "num_ignored_files": len(ignored)}
 
 
-def told_of_files(sources: Sequence[InputSource], ignored: Sequence[Path]) -> str:
+def told_of_files(sources: Sequence[InputSource], ignored: Sequence[Path | StoredObject]) -> str:
     """A table with a line for each ending of file names."""
     taken = Counter((ending(source.path), source.kind) for source in sources)
     sizes: Counter[str] = Counter()

@@ -23,6 +23,25 @@ class PackingFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object of the store at the URL ``store``, as it was when it was found. ``version`` is None if the
+    store tells none.
+    """
+
+    store: str
+    name: str
+    num_bytes: int
+    version: str | None
+
+    def __str__(self) -> str:
+        return f"{self.store.removesuffix('/')}/{self.name}"
+
+
+# An absolute path, or an object.
+InputFile = str | StoredObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
     """An input file. ``sizes`` holds its size in bytes, unpacked.
 
@@ -30,7 +49,7 @@ class InputSource:
     parts into which they may be cut.
     """
 
-    path: str
+    path: InputFile
     kind: SourceKind
     sizes: tuple[int, ...]
 
@@ -42,7 +61,7 @@ class TextSpan:
     Lines and records count by the offset of their first byte, Parquet and Arrow by groups of rows.
     """
 
-    path: str
+    path: InputFile
     kind: SourceKind
     start: int
     end: int

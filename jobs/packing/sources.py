@@ -1,25 +1,36 @@
 """Finds the input files, and what is in each."""
 
 import glob
+from collections.abc import Sequence
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from jobs.packing.formats import columns, csv_rows, json_array
 from jobs.packing.formats.naming import KINDS, inner_suffix, is_refused_wrapping
 from jobs.packing.formats.unpacked import num_bytes
-from jobs.packing.pieces import InputError, InputSource, SourceKind
+from jobs.packing.pieces import InputError, InputFile, InputSource, SourceKind, StoredObject
+from jobs.packing.stored_inputs import WILD, StoredFolder, find_objects
 
-_WILD = "*?["
+# What was found, and what of it a user named.
+Found = Path | StoredObject
+Given = Found | StoredFolder
 _OF_CHAT: tuple[SourceKind, ...] = ("json", "jsonl", "parquet", "arrow")
 
 
-def named(inputs: list[Path]) -> list[Path]:
-    """The inputs, with patterns such as ``data/*.jsonl`` replaced by the files and folders that fit them."""
-    return [path for given in inputs for path in _fitting(given)]
+def named(inputs: Sequence[Path | str]) -> list[Given]:
+    """The inputs, with patterns such as ``data/*.jsonl`` replaced by the files and folders that fit them.
+
+    A ``str`` is the URL of a store.
+    """
+    return [
+        found
+        for given in inputs
+        for found in (find_objects(given) if isinstance(given, str) else _fitting(given))
+    ]
 
 
 def find_sources(
-    inputs: list[Path], column: str, *, is_chat: bool = False, rest: SourceKind | None = None
+    inputs: Sequence[Given], column: str, *, is_chat: bool = False, rest: SourceKind | None = None
 ) -> list[InputSource]:
     """Finds the input files in the order of ``inputs``. The files of a folder are sorted by path.
 
@@ -35,13 +46,13 @@ def find_sources(
     return [_source(path, column, is_chat, rest) for path in paths]
 
 
-def left_out(inputs: list[Path], column: str, rest: SourceKind | None) -> list[Path]:
+def left_out(inputs: Sequence[Given], column: str, rest: SourceKind | None) -> list[Found]:
     """The files in the folders of ``inputs`` that are not read, since nothing tells what is in them."""
     return [path for given in inputs for path in _files(given) if _is_left_out(path, given, column, rest)]
 
 
-def _fitting(given: Path) -> list[Path]:
-    if given.exists() or not any(mark in str(given) for mark in _WILD):
+def _fitting(given: Path) -> Sequence[Path]:
+    if given.exists() or not any(mark in str(given) for mark in WILD):
         return [given]
     # Path.glob takes no absolute pattern, and finds hidden files.
     found = [Path(path) for path in sorted(glob.glob(str(given), recursive=True))]  # noqa: PTH207 - see above
@@ -50,34 +61,54 @@ def _fitting(given: Path) -> list[Path]:
     return found
 
 
-def _is_left_out(path: Path, given: Path, column: str, rest: SourceKind | None) -> bool:
+def _is_left_out(path: Found, given: Given, column: str, rest: SourceKind | None) -> bool:
     """What a user names is never left out, and neither is what is refused."""
     if path == given or rest is not None or is_refused_wrapping(path):
         return False
     return _kind(path, column, rest) is None
 
 
-def _kind(path: Path, column: str, rest: SourceKind | None) -> SourceKind | None:
+def _kind(path: Found, column: str, rest: SourceKind | None) -> SourceKind | None:
     """What is in the file, by its name; JSON may be in lines, or be none that holds data."""
     kind = KINDS.get(inner_suffix(path))
     if kind == "json" or (kind is None and rest == "json"):
         try:
-            kind = json_array.json_kind(path, column)
+            kind = json_array.json_kind(_as_named(path), column)
         except OSError as error:
             raise InputError(f"{path}: can't be read ({error.strerror or error})") from None
     return kind or rest
 
 
-def _check_once(paths: list[Path]) -> None:
+def _as_named(path: Found) -> InputFile:
+    return path if isinstance(path, StoredObject) else str(path)
+
+
+def _check_once(paths: Sequence[Found]) -> None:
     """Raises ``InputError`` if a file is there twice, also by a link."""
-    seen: dict[tuple[int, int], Path] = {}
+    seen: dict[object, Found] = {}
     for path in paths:
-        found = path.stat()
-        if (other := seen.setdefault((found.st_dev, found.st_ino), path)) is not path:
+        if (other := seen.setdefault(_identity(path), path)) is not path:
             raise InputError(f"{path}: is the same file as {other}; name it once, or take the link away")
 
 
-def _files(given: Path) -> list[Path]:
+def _identity(path: Found) -> object:
+    if isinstance(path, StoredObject):
+        return str(path)
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _files(given: Given) -> Sequence[Found]:
+    match given:
+        case StoredObject():
+            return [given]
+        case StoredFolder():
+            return given.objects
+        case _:
+            return _local_files(given)
+
+
+def _local_files(given: Path) -> list[Path]:
     if not given.exists():
         raise InputError(f"{given}: does not exist; give a file or a folder")
     if given.is_file():
@@ -101,9 +132,9 @@ def _is_hidden(path: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in path.parts[len(root.parts) :])
 
 
-def _source(path: Path, column: str, is_chat: bool, rest: SourceKind | None) -> InputSource:
+def _source(path: Found, column: str, is_chat: bool, rest: SourceKind | None) -> InputSource:
     if is_refused_wrapping(path):
-        raise InputError(f"{path}: is compressed ({path.suffix}); unpack it first")
+        raise InputError(f"{path}: is compressed ({PurePath(str(path)).suffix}); unpack it first")
     kind = _kind(path, column, rest)
     if is_chat and kind not in _OF_CHAT:
         raise InputError(
@@ -112,13 +143,14 @@ def _source(path: Path, column: str, is_chat: bool, rest: SourceKind | None) -> 
     if kind is None:
         raise _unknown(path, column)
     try:
-        sizes = _sizes(path, kind, column, is_chat)
+        sizes = _sizes(_as_named(path), kind, column, is_chat)
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror or error})") from None
-    return InputSource(path=str(path.absolute()), kind=kind, sizes=sizes)
+    file = path if isinstance(path, StoredObject) else str(path.absolute())
+    return InputSource(path=file, kind=kind, sizes=sizes)
 
 
-def _unknown(path: Path, column: str) -> InputError:
+def _unknown(path: Found, column: str) -> InputError:
     if inner_suffix(path) == ".json":
         return InputError(
             f"{path}: expected an array of objects, or an object with {column!r} in each line; name another "
@@ -129,7 +161,7 @@ def _unknown(path: Path, column: str) -> InputError:
     )
 
 
-def _sizes(path: Path, kind: SourceKind, column: str, is_chat: bool) -> tuple[int, ...]:
+def _sizes(path: InputFile, kind: SourceKind, column: str, is_chat: bool) -> tuple[int, ...]:
     match kind:
         case "parquet" | "arrow":
             return columns.group_sizes(path, kind, column, of_messages=is_chat)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 
-from jobs.packing.pieces import InputError, TextSpan
+from jobs.packing.formats.unpacked import as_stored
+from jobs.packing.pieces import InputError, InputFile, StoredObject, TextSpan
 
 # A row of messages takes some ten times its bytes as Python's objects.
 _BATCH_ROWS = 256
@@ -20,7 +20,7 @@ _COMPLAINTS = (pyarrow.ArrowException, OSError, MemoryError, UnicodeDecodeError)
 MOST_BATCH_BYTES = 2**30
 
 
-def group_sizes(path: Path, kind: str, column: str, *, of_messages: bool) -> tuple[int, ...]:
+def group_sizes(path: InputFile, kind: str, column: str, *, of_messages: bool) -> tuple[int, ...]:
     """The sizes of the groups of rows. Raises ``InputError`` if the file or its column is not as expected."""
     if kind == "arrow":
         return tuple(_batch_sizes(path, column, of_messages))
@@ -35,18 +35,18 @@ def values_in(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
     return (_in_parquet if span.kind == "parquet" else _in_arrow)(span, column)
 
 
-def group_name(path: str | Path, kind: str, group: int) -> str:
+def group_name(path: InputFile, kind: str, group: int) -> str:
     return f"{path}: {'row group' if kind == 'parquet' else 'record batch'} {group:,}"
 
 
-def num_rows_before(path: str, group: int) -> int:
+def num_rows_before(path: InputFile, group: int) -> int:
     """The number of rows of a Parquet file before a row group."""
-    with _parquet(Path(path)) as file:
+    with _parquet(path) as file:
         return sum(file.metadata.row_group(number).num_rows for number in range(group))
 
 
 def _in_parquet(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
-    with _parquet(Path(span.path)) as file:
+    with _parquet(span.path) as file:
         for group in range(span.start, span.end):
             with _whole(group_name(span.path, "parquet", group)):
                 batches = file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[column])
@@ -56,7 +56,7 @@ def _in_parquet(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
 
 
 def _in_arrow(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
-    with _Arrow(Path(span.path), column) as file:
+    with _Arrow(span.path, column) as file:
         for group, batch in file.batches(span.start):
             if group >= span.end:
                 return
@@ -70,7 +70,7 @@ def _few_rows(batch: Any) -> Iterator[Any]:
     return (batch.slice(begin, _BATCH_ROWS) for begin in range(0, len(batch), _BATCH_ROWS))
 
 
-def _batch_sizes(path: Path, column: str, of_messages: bool) -> Iterator[int]:
+def _batch_sizes(path: InputFile, column: str, of_messages: bool) -> Iterator[int]:
     with _Arrow(path, column) as file:
         _check_column(file.schema, path, column, of_messages)
         for group, batch in file.batches():
@@ -85,9 +85,9 @@ def _batch_sizes(path: Path, column: str, of_messages: bool) -> Iterator[int]:
 class _Arrow:
     """An Arrow file, or a stream of Arrow in a file, of which one column is read."""
 
-    def __init__(self, path: Path, column: str) -> None:
+    def __init__(self, path: InputFile, column: str) -> None:
         self._path = path
-        self._file = path.open("rb")
+        self._file = as_stored(path)
         self._is_stream = self._file.read(len(_FILE_MAGIC)) != _FILE_MAGIC
         self.schema = self._open(None).schema
         number = self.schema.get_field_index(column)
@@ -124,7 +124,7 @@ class _Arrow:
             raise _as_input_error(error, f"{self._path}: is no whole Arrow file") from None
 
 
-def _check_column(schema: Any, path: Path, column: str, of_messages: bool) -> None:
+def _check_column(schema: Any, path: InputFile, column: str, of_messages: bool) -> None:
     with _whole(f"{path}: its list of columns"):
         names: list[str] = schema.names
     if names.count(column) != 1:
@@ -148,9 +148,9 @@ def _holds_messages(kind: Any) -> bool:
     return bool(is_list and pyarrow.types.is_struct(kind.value_type))
 
 
-def _parquet(path: Path) -> Any:
+def _parquet(path: InputFile) -> Any:
     try:
-        return pyarrow.parquet.ParquetFile(path)
+        return pyarrow.parquet.ParquetFile(as_stored(path) if isinstance(path, StoredObject) else path)
     except _COMPLAINTS as error:
         raise _as_input_error(error, f"{path}: is no whole Parquet file") from None
 

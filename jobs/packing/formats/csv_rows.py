@@ -2,18 +2,17 @@
 
 import csv
 from collections.abc import Iterator
-from pathlib import Path
 
 from jobs.packing.formats.groups import groups_of
 from jobs.packing.formats.lines import MOST_LINE_BYTES, decoded, lines_in
 from jobs.packing.formats.unpacked import num_bytes
-from jobs.packing.pieces import InputError, TextSpan
+from jobs.packing.pieces import InputError, InputFile, TextSpan
 
 
-def groups(path: Path, column: str) -> tuple[int, ...]:
+def groups(path: InputFile, column: str) -> tuple[int, ...]:
     """The sizes of groups of rows. Raises ``InputError`` if there is no such column, or a row is broken."""
     size = num_bytes(path)
-    span = TextSpan(path=str(path), kind="csv", start=0, end=size, is_last=True)
+    span = TextSpan(path=path, kind="csv", start=0, end=size, is_last=True)
     return groups_of((begin for begin, _ in fields_in(span, column)), size) if size else ()
 
 

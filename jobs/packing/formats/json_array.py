@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from jobs.packing.formats.groups import groups_of
 from jobs.packing.formats.lines import MOST_LINE_BYTES, decoded, lines_in, whole_characters
 from jobs.packing.formats.unpacked import num_bytes, opened
-from jobs.packing.pieces import InputError, TextSpan
+from jobs.packing.pieces import InputError, InputFile, TextSpan
 
 _READ_BYTES = 2**20
 _HEAD_BYTES = 2**16
@@ -16,7 +15,7 @@ _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder()
 
 
-def json_kind(path: Path, column: str) -> Literal["json", "jsonl"] | None:
+def json_kind(path: InputFile, column: str) -> Literal["json", "jsonl"] | None:
     """Whether a JSON file is an array of objects, or objects in lines. None if it is neither.
 
     A single object is data only if it has ``column``: others are settings, such as ``dataset_info.json``.
@@ -28,8 +27,8 @@ def json_kind(path: Path, column: str) -> Literal["json", "jsonl"] | None:
     return "jsonl" if head.startswith(b"{") and _is_in_lines(path, column) else None
 
 
-def _is_in_lines(path: Path, column: str) -> bool:
-    span = TextSpan(path=str(path), kind="jsonl", start=0, end=2**63, is_last=True)
+def _is_in_lines(path: InputFile, column: str) -> bool:
+    span = TextSpan(path=path, kind="jsonl", start=0, end=2**63, is_last=True)
     lines = ((at, line) for at, line in lines_in(span) if line.strip())
     at, first = next(lines)
     try:
@@ -39,10 +38,10 @@ def _is_in_lines(path: Path, column: str) -> bool:
     return isinstance(record, dict) and (column in record or next(lines, None) is not None)
 
 
-def groups(path: Path) -> tuple[int, ...]:
+def groups(path: InputFile) -> tuple[int, ...]:
     """The sizes of groups of objects. Raises ``InputError`` if the file is no array."""
     size = num_bytes(path)
-    span = TextSpan(path=str(path), kind="json", start=0, end=size, is_last=True)
+    span = TextSpan(path=path, kind="json", start=0, end=size, is_last=True)
     return groups_of((begin for begin, _ in objects_in(span)), size)
 
 
@@ -71,7 +70,7 @@ def objects_in(span: TextSpan) -> Iterator[tuple[int, Any]]:
 class _Window:
     """The characters of a file from byte ``at`` on, of which a few are held."""
 
-    def __init__(self, file: BinaryIO, path: str, at: int) -> None:
+    def __init__(self, file: BinaryIO, path: InputFile, at: int) -> None:
         self._file, self._path = file, path
         self.at = at
         self._read = at

@@ -1,10 +1,9 @@
 """The lines of a span of a file, and its characters, with their places."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from jobs.packing.formats.unpacked import opened
-from jobs.packing.pieces import InputError, TextSpan
+from jobs.packing.pieces import InputError, InputFile, TextSpan
 
 PART_BYTES = 2**20
 # A line of JSON takes several times its bytes as it is read.
@@ -46,14 +45,14 @@ def parts_in(span: TextSpan) -> Iterator[tuple[int, bytes]]:
             is_begin = part.endswith(b"\n")
 
 
-def first_bytes(path: str, num_bytes: int) -> bytes:
+def first_bytes(path: InputFile, num_bytes: int) -> bytes:
     """The first bytes of a file, without a byte-order mark."""
     mark = _BYTE_ORDER_MARK.encode()
     with opened(path) as file:
         return file.read(num_bytes + len(mark)).removeprefix(mark)[:num_bytes]
 
 
-def decoded(data: bytes, path: str | Path, at: int) -> str:
+def decoded(data: bytes, path: object, at: int) -> str:
     """The characters of ``data``, which begin at byte ``at`` of a file, without a byte-order mark."""
     try:
         text = data.decode()
@@ -76,7 +75,7 @@ def whole_characters(data: bytes | bytearray) -> int:
     return len(data)
 
 
-def line_number(path: str, at: int) -> int:
+def line_number(path: InputFile, at: int) -> int:
     """The number of the line that begins at byte ``at``."""
     number = 1
     with opened(path) as file:

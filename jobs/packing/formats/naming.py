@@ -2,7 +2,7 @@
 
 from pathlib import PurePath
 
-from jobs.packing.pieces import SourceKind
+from jobs.packing.pieces import InputFile, SourceKind
 
 KINDS: dict[str, SourceKind] = {
     ".txt": "text",
@@ -21,30 +21,30 @@ COMPRESSED = (*UNPACKED, ".bz2", ".xz", ".lz4", ".zip", ".7z", ".tar", ".tgz")
 WITHOUT_WRAPPING: tuple[SourceKind, ...] = ("parquet", "arrow")
 
 
-def is_unpacked(path: str | PurePath) -> bool:
+def is_unpacked(path: InputFile | PurePath) -> bool:
     """Whether the file is compressed in a way that is taken."""
     return _divided(_name(path))[1] in UNPACKED
 
 
-def ending(path: str | PurePath) -> str:
+def ending(path: InputFile | PurePath) -> str:
     """The ending of a file's name, such as ``.jsonl.gz``, in small letters."""
     inner, outer = inner_suffix(path), _divided(_name(path))[1]
     return inner + outer if outer in UNPACKED else inner
 
 
-def inner_suffix(path: str | PurePath) -> str:
+def inner_suffix(path: InputFile | PurePath) -> str:
     """The ending that tells what is in the file: of ``a.jsonl.gz`` it is ``.jsonl``."""
     stem, suffix = _divided(_name(path))
     return _divided(stem)[1] if suffix in UNPACKED else suffix
 
 
-def is_refused_wrapping(path: str | PurePath) -> bool:
+def is_refused_wrapping(path: InputFile | PurePath) -> bool:
     """Whether the file is compressed in a way that is not taken."""
     inner = inner_suffix(path)
     return inner in COMPRESSED or (is_unpacked(path) and KINDS.get(inner) in WITHOUT_WRAPPING)
 
 
-def _name(path: str | PurePath) -> str:
+def _name(path: InputFile | PurePath) -> str:
     return str(path).rpartition("/")[2].lower()
 
 

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, cast
 import pyarrow
 
 from jobs.packing.formats.naming import is_unpacked
-from jobs.packing.pieces import InputError
+from jobs.packing.formats.objects import opened_object
+from jobs.packing.pieces import InputError, InputFile, StoredObject
 
 # Whoever reads a piece unpacks all before it too.
 MOST_BYTES = 8 * 2**30
@@ -20,22 +21,27 @@ _CHUNK_BYTES = 2**20
 _BROKEN = (OSError, EOFError, MemoryError, zlib.error, pyarrow.ArrowException)
 
 
-def opened(path: str | Path, start: int = 0) -> BinaryIO:
+def as_stored(path: InputFile | Path) -> BinaryIO:
+    """Opens a file for reading the bytes that lie there, compressed or not."""
+    return opened_object(path) if isinstance(path, StoredObject) else Path(path).open("rb")
+
+
+def opened(path: InputFile | Path, start: int = 0) -> BinaryIO:
     """Opens a file for reading from its unpacked byte ``start`` on."""
     if not is_unpacked(path):
-        file = Path(path).open("rb")  # noqa: SIM115 - whoever asked closes it
+        file = as_stored(path)
         file.seek(start)
         return file
-    unpacked = io.BufferedReader(_Unpacked(Path(path)), _CHUNK_BYTES)
+    unpacked = io.BufferedReader(_Unpacked(path), _CHUNK_BYTES)
     while start and (data := unpacked.read(min(start, _CHUNK_BYTES))):
         start -= len(data)
     return cast(BinaryIO, unpacked)
 
 
-def num_bytes(path: Path) -> int:
+def num_bytes(path: InputFile | Path) -> int:
     """How many bytes the file has, unpacked."""
     if not is_unpacked(path):
-        return path.stat().st_size
+        return path.num_bytes if isinstance(path, StoredObject) else Path(path).stat().st_size
     with opened(path) as file:
         return sum(len(data) for data in iter(lambda: file.read(_CHUNK_BYTES), b""))
 
@@ -43,10 +49,11 @@ def num_bytes(path: Path) -> int:
 class _Unpacked(io.RawIOBase):
     """Raises ``InputError`` if the file is broken, or holds more than ``MOST_BYTES``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: InputFile | Path) -> None:
         self._path, self._at = path, 0
-        self._file = path.open("rb")
-        is_gzip = path.suffix.lower() == ".gz"
+        self._file = as_stored(path)
+        self._suffix = "." + str(path).lower().rpartition(".")[2]
+        is_gzip = self._suffix == ".gz"
         self._stream: Any = (
             gzip.GzipFile(fileobj=self._file)
             if is_gzip
@@ -63,7 +70,7 @@ class _Unpacked(io.RawIOBase):
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise InputError(
-                f"{self._path}: is no whole {self._path.suffix.lower()} file behind unpacked byte "
+                f"{self._path}: is no whole {self._suffix} file behind unpacked byte "
                 f"{self._at:,} ({str(error).partition(chr(10))[0]}); fetch or compress it again"
             ) from None
         self._at += found

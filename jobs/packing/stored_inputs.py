@@ -1,0 +1,131 @@
+"""Finds the objects that a URL names: one, all below a folder, or those that fit a pattern."""
+
+import re
+from dataclasses import dataclass
+
+from checkpointing.stores.contract import Missing, StoreError, is_name
+from checkpointing.stores.retrying import RetryLimits
+from checkpointing.stores.transfers import side_by_side
+from checkpointing.stores.versions import versions_of
+from jobs.packing.formats.objects import as_problem, store_at
+from jobs.packing.pieces import InputError, StoredObject
+
+WILD = "*?["
+_URL = re.compile(r"(file:///|[^/]+://[^/]*)/?(.*)", re.DOTALL)
+# How many objects are looked at side by side.
+_AT_ONCE = 16
+# Somebody waits for the answer, and an address may be wrong.
+_SHORT = RetryLimits(budget_s=30, is_from_start=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFolder:
+    """The objects below a folder of a store, sorted by path, without hidden ones."""
+
+    url: str
+    objects: tuple[StoredObject, ...]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def find_objects(url: str) -> list[StoredObject | StoredFolder]:
+    """Finds what the URL names. Raises ``InputError`` if that is nothing, or can't be read from a store."""
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise InputError("input: expected a URL of a store, such as s3://bucket/folder")
+    root, *names = parts[1], *(name for name in parts[2].split("/") if name)
+    for number, name in enumerate(names):
+        if any(mark in name for mark in WILD):
+            return _fitting(url, _joined(root, names[:number]), names[number:])
+    if names and not url.endswith("/") and (found := _looked(_joined(root, names[:-1]), names[-1])):
+        return [found]
+    below = _below(_joined(root, names))
+    if not below:
+        raise InputError(f"{url}: does not exist, or holds no files; give an object, a folder or a pattern")
+    return [StoredFolder(url=url, objects=tuple(_all_looked(_joined(root, names), below)))]
+
+
+def _fitting(url: str, store: str, pattern: list[str]) -> list[StoredObject | StoredFolder]:
+    """What fits, sorted by name as a shell does; of folders that fit, all that is below."""
+    fits = _as_expression(pattern)
+    below: dict[str, list[str]] = {}
+    for name in _below(store):
+        parts = name.split("/")
+        ways = ("/".join(parts[:number]) for number in range(1, len(parts) + 1))
+        if (way := next(filter(fits.fullmatch, ways), None)) is not None:
+            below.setdefault(way, []).append(name)
+    looked = {
+        found.name: found
+        for found in _all_looked(store, [name for names in below.values() for name in names])
+    }
+    fitting: list[StoredObject | StoredFolder] = []
+    for way, names in sorted(below.items()):
+        objects = tuple(looked[name] for name in names if name in looked)
+        folder = StoredFolder(url=_joined(store, [way]), objects=objects)
+        fitting += objects if names == [way] else [folder]
+    if not fitting:
+        raise InputError(f"{url}: fits no file; give an object, a folder or another pattern")
+    return fitting
+
+
+def _as_expression(pattern: list[str]) -> re.Pattern[str]:
+    """A pattern as ``glob`` takes it, of a path."""
+    parts = [r"(?:[^/]+/)*" if part == "**" else _of_segment(part) + "/" for part in pattern]
+    text = "".join(parts)
+    return re.compile(text + "[^/]+" if pattern[-1] == "**" else text.removesuffix("/"))
+
+
+def _of_segment(pattern: str) -> str:
+    text, at = "", 0
+    while at < len(pattern):
+        mark, at = pattern[at], at + 1
+        end = pattern.find("]", at + 1 + pattern.startswith("!", at)) if mark == "[" else -1
+        if end >= 0:
+            chosen, at = pattern[at:end], end + 1
+            is_not = chosen.startswith("!")
+            marks = re.sub(r"([\\^\[\]&~|])", r"\\\1", chosen[is_not:])
+            text += f"[{'^/' if is_not else ''}{marks}]"
+        else:
+            text += {"*": "[^/]*", "?": "[^/]"}.get(mark, re.escape(mark))
+    return text
+
+
+def _below(url: str) -> list[str]:
+    """The names of all objects below a folder, without hidden ones, sorted by path."""
+    store = store_at(url, _SHORT)
+    try:
+        found = [name for name in store.contents() if not any(map(_is_hidden, name.split("/")))]
+    except StoreError as error:
+        raise as_problem(error, store, "", url) from None
+    if other := sorted(name for name in found if not is_name(name)):
+        raise InputError(
+            f"{_joined(url, [other[0]])}: a name with other characters than letters, digits and ._+=@- is "
+            "not read from a store; rename the object, or copy the folder to this machine"
+        )
+    return sorted(found, key=lambda name: name.split("/"))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
+def _all_looked(url: str, names: list[str]) -> list[StoredObject]:
+    # What the listing has and nobody finds is an empty object that stands for a folder.
+    looked = side_by_side(lambda name: _looked(url, name), names, at_once=_AT_ONCE)
+    return [found for found in looked if found]
+
+
+def _looked(url: str, name: str) -> StoredObject | None:
+    store = store_at(url, _SHORT)
+    try:
+        num_bytes, version = versions_of(store).look(name)
+    except Missing:
+        return None
+    except StoreError as error:
+        raise as_problem(error, store, name, _joined(url, [name])) from None
+    return StoredObject(store=url, name=name, num_bytes=num_bytes, version=version)
+
+
+def _joined(url: str, names: list[str]) -> str:
+    return "/".join([url.removesuffix("/"), *names]) if names else url
