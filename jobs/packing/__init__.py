@@ -3,7 +3,8 @@
 The same input gives the same bytes. Reading order:
 
 - ``arguments``, ``command``;
-- ``sources`` (the input files), ``stored_inputs`` (those in stores), ``files_table`` (what is packed);
+- ``sources`` (the input files), ``stored_inputs`` (those in stores), ``standard_input``;
+- ``files_table`` (what is packed as what);
 - ``pieces`` (how the input is cut), ``hold_out`` (which documents are for evaluation);
 - ``formats`` (a folder: what files hold), ``documents`` (the texts of a piece);
 - ``tokenizing`` (text to ids), ``long_texts`` (in parts), ``shard`` (packs one piece);

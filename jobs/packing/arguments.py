@@ -7,6 +7,7 @@ from typing import get_args
 from jobs.packing.chat.recipe import TooLong
 from jobs.packing.hold_out import HoldOut, as_hold_out
 from jobs.packing.pieces import SourceKind
+from jobs.packing.standard_input import STANDARD_INPUT
 
 
 def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="INPUT",
         help="a file, a pattern such as 'data/*.jsonl', or a folder with all below it, also at s3://, gs:// "
         "or az://: .txt, .jsonl, .json, .csv (each also .gz or .zst), .parquet and .arrow; others only with "
-        "--as",
+        "--as, and so is standard input, which is -",
     )
     parser.add_argument("--out", required=True, metavar="URL", help="a folder or a place in object storage")
     parser.add_argument(
@@ -82,7 +83,7 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _input(text: str) -> Path | str:
-    return text if "://" in text else Path(text)
+    return text if "://" in text or text == STANDARD_INPUT else Path(text)
 
 
 def _hold_out(text: str) -> HoldOut:

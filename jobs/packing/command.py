@@ -18,7 +18,8 @@ from jobs.packing.files_table import counts_of_files, told_of_files
 from jobs.packing.hold_out import HELD_OUT, HoldOut
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
-from jobs.packing.sources import find_sources, left_out, named
+from jobs.packing.sources import Given, find_sources, left_out, named
+from jobs.packing.standard_input import STANDARD_INPUT, with_standard_input
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe, tokenizer_file
 from jobs.packing.work import Work, pack_here
 from jobs.training.task.token_index import (
@@ -53,7 +54,19 @@ def _story(args: argparse.Namespace) -> int:
         needs_end=chat is None,
         reads_special=args.special_tokens,
     )
-    inputs = named(args.inputs)
+    if STANDARD_INPUT in args.inputs:
+        _check_vacant(store, args.hold_out)  # Before it is read, which may take hours and can't be repeated.
+    with with_standard_input(args.inputs, args.rest) as inputs:
+        return _packed_and_told(named(inputs), store, recipe, args, chat)
+
+
+def _packed_and_told(
+    inputs: Sequence[Given],
+    store: Store,
+    recipe: TokenizerRecipe,
+    args: argparse.Namespace,
+    chat: ChatRecipe | None,
+) -> int:
     sources = find_sources(inputs, args.column, is_chat=chat is not None, rest=args.rest)
     ignored = [] if chat else left_out(inputs, args.column, args.rest)
     pieces, split = cut_into_pieces(sources), args.hold_out
@@ -123,7 +136,9 @@ def _pack(
         hold_out=args.hold_out,
     )
     # One piece is one worker's anyway: to start a Ray for it takes longer than to pack it.
-    if len(pieces) == 1 and not os.environ.get("RAY_ADDRESS"):
+    is_one = len(pieces) == 1 and not os.environ.get("RAY_ADDRESS")
+    # What was read from standard input lies on this machine alone.
+    if is_one or STANDARD_INPUT in args.inputs:
         return pack_here(work)
     from cluster.local_ray.private_ray import ray_for_driver
 
