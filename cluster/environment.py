@@ -47,7 +47,7 @@ _DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DE
 # These are read before a worker's first line: by the loader, the C library, Python, and Ray, which changes
 # some.
 _READ_AT_START = (
-    *("LD_", "GLIBC_", "MALLOC_", "PYTHON"),
+    *("LD_", "GLIBC_", "MALLOC_", "RES_OPTIONS", "PYTHON"),
     *("RAY_EXPERIMENTAL_NOSET_", "OMP_NUM_THREADS"),
     *_DEVICE_LISTS,
 )

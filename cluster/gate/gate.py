@@ -4,10 +4,13 @@ torch's server keeps whatever anybody sends: any number of words, and 4 KB for e
 word that is not whole. No option of it bounds that. So the kernel drops what comes to its port, except from
 addresses whose ranks have proved at the gate that they know the key. Only then are they told the port.
 
+Nothing that a rank misses opens the port to more: whoever can make packets vanish could have it opened.
+
 The kernel looks at addresses alone: other users of a rank's machine reach the port too.
 """
 
 import logging
+import os
 import resource
 import secrets
 import selectors
@@ -45,7 +48,12 @@ _ANSWER_S = 10.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _PORT_BYTES = 2
 _WELCOME = b"\x01"
-_RANK_0, _RANK, _KEPT_OFF = "rank 0", "a rank", "a rank that was kept off"
+_RANK_0, _RANK = "rank 0", "a rank"
+_SWITCH = "LONGHAUL_GATE"
+_REMEDY = (
+    f"if its address is changed on the way, another way for each port, set {_SWITCH}: 'off' in the run's "
+    "environment, and nobody is kept off"
+)
 
 
 @dataclass(slots=True)
@@ -88,6 +96,8 @@ class Gate:
         Thread(target=self._serve, name="gate", daemon=True).start()
 
     def open(self, key: bytes) -> None:
+        if os.environ.get(_SWITCH) == "off":
+            self._let_all_in(f"{_SWITCH} is off")
         self._key = key
 
     def close(self) -> None:
@@ -170,10 +180,7 @@ class Gate:
             self._say(guest, told + _proof(key, _RANK_0, known.heard[:KEY_BYTES] + told))
         if len(known.heard) < KEY_BYTES + MAC_BYTES:
             return False
-        proof = known.heard[KEY_BYTES:]
-        if compare_digest(proof, _proof(key, _KEPT_OFF, known.nonces)):
-            self._let_all_in(f"ranks come to it from other addresses than to the gate, as {known.address}")
-        elif not compare_digest(proof, _proof(key, _RANK, known.nonces)):
+        if not compare_digest(known.heard[KEY_BYTES:], _proof(key, _RANK, known.nonces)):
             self._send_away(guest)
             return False
         return True
@@ -216,49 +223,60 @@ class Rank0Ended(Exception):
 
 def enter(address: str, port: int, key: bytes, within_s: float) -> int:
     """Returns the port of the store behind the gate. Raises ``NotRank0`` and ``Rank0Ended``; ``OSError`` if
-    nobody was ever reached.
+    nobody was ever reached, or nobody at the store.
     """
-    end, pause_s, who, is_reached = time.monotonic() + within_s, _PAUSE_S, _RANK, False
+    end, pause_s, is_reached = time.monotonic() + within_s, _PAUSE_S, False
     unreached = end - max(0.0, within_s - _UNREACHED_S)
+    source, kept_off = None, ""
     while (left_s := end - time.monotonic()) > 0:
+        knocks_from, source = source, None
         try:
-            with socket.create_connection((address, port), min(_KNOCK_S, left_s)) as gate:
+            with socket.create_connection((address, port), min(_KNOCK_S, left_s), knocks_from) as gate:
                 is_reached = True
-                store = _entered(gate, key, min(end, time.monotonic() + _ANSWER_S), who)
-            if who == _KEPT_OFF or _reaches(address, store):
+                store = _entered(gate, key, min(end, time.monotonic() + _ANSWER_S))
+            source = _missed_from(address, store)
+            if source is None:
                 return store
-            who = _KEPT_OFF
+            kept_off = f"; the gate had let it in, but port {store} did not answer: {_REMEDY}"
         except TimeoutError:
             if not is_reached and time.monotonic() >= unreached:
                 raise
+            continue
         except OSError as error:
             if not is_reached:
                 raise
             if isinstance(error, ConnectionRefusedError):
-                raise Rank0Ended(str(error)) from None
+                raise Rank0Ended(f"{error}{kept_off}") from None
             # Sent away, as many others were there.
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+    if kept_off:
+        raise TimeoutError(f"timed out{kept_off}")
     raise NotRank0(f"no answer within {within_s:.0f} s, as if rank 0 had not come: look into its log")
 
 
-def _entered(gate: socket.socket, key: bytes, end: float, who: str) -> int:
+def _entered(gate: socket.socket, key: bytes, end: float) -> int:
     own = secrets.token_bytes(KEY_BYTES)
     gate.sendall(own)
     told, proof = _heard(gate, KEY_BYTES + _PORT_BYTES, end), _heard(gate, MAC_BYTES, end)
     if not compare_digest(proof, _proof(key, _RANK_0, own + told)):
         raise NotRank0("it does not know the run's key")
-    gate.sendall(_proof(key, who, own + told[:KEY_BYTES]))
+    gate.sendall(_proof(key, _RANK, own + told[:KEY_BYTES]))
     _heard(gate, len(_WELCOME), end)
     return int.from_bytes(told[KEY_BYTES:], "big")
 
 
-def _reaches(address: str, port: int) -> bool:
-    # Of several addresses, or behind some NAT, a rank may come from another one each time.
-    with suppress(OSError):
-        socket.create_connection((address, port), _STORE_KNOCK_S).close()
-        return True
-    return False
+def _missed_from(address: str, port: int) -> tuple[str, int] | None:
+    """Returns None if somebody answers there, else from where this machine asked, to knock from there at the
+    gate: of several addresses, the kernel may take another one for each port.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as asks:
+        asks.settimeout(_STORE_KNOCK_S)
+        try:
+            asks.connect((address, port))
+        except OSError:
+            return str(asks.getsockname()[0]), 0
+    return None
 
 
 def _heard(gate: socket.socket, num_bytes: int, end: float) -> bytes:

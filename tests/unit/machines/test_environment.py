@@ -143,6 +143,7 @@ def test_models_may_be_mixed_only_where_every_node_says_so() -> None:
 
 def test_only_what_a_process_must_be_started_with_goes_where_ray_logs_it() -> None:
     early = {"LD_PRELOAD": "libtcmalloc.so", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2"}
+    early |= {"RES_OPTIONS": "timeout:1"}
     secrets = {"WANDB_API_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "RAY_AUTH_TOKEN": "x", "HF_TOKEN": "x"}
     assert read_at_start({**early, **secrets, "NCCL_DEBUG": "WARN"}) == early
 
