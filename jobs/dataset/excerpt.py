@@ -7,9 +7,9 @@ from pathlib import Path
 
 from checkpointing.stores.contract import Missing
 from jobs.commandline.usage_error import SpecError
-from jobs.dataset.documents import Place, parts_of
 from jobs.packing.pieces import InputError
 from jobs.packing.tokenizing import ByteTokenizer, Tokenizer, read_recipe, tokenizer_file
+from jobs.runs.data_read.documents import Place, parts_of
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.token_index import BEGINS, DTYPE_BYTES, ID_MASK, DataError
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.commandline.usage_error import SpecError
-from jobs.dataset.documents import DocumentFacts
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.mixture import mixed_at, num_drawn, shares_of
 from jobs.training.task.sample_order import newest_order, sample_at
 from jobs.training.task.task import Mixture
 from jobs.training.task.token_index import DTYPE_BYTES, TokenIndex
+from reporting.recording.read_data import DocumentFacts
 
 # The samples of more are neither read by anybody nor computed in a moment.
 MOST_SAMPLES = 100_000
@@ -97,7 +97,7 @@ def facts_of(index: TokenIndex, url: str) -> TokenFacts:
     return TokenFacts(
         url=url,
         num_tokens=index.num_tokens,
-        num_bytes=num_bytes(index),
+        num_bytes=index.num_tokens * DTYPE_BYTES[index.dtype],
         num_shards=len(index.shards),
         num_with_sha256=sum(shard.is_named_by_its_bytes for shard in index.shards),
         dtype=index.dtype,
@@ -111,10 +111,6 @@ def facts_of(index: TokenIndex, url: str) -> TokenFacts:
         split=("held-out" if split.is_held_out else "training") if split else None,
         held_out_share=float(split.share) if split else None,
     )
-
-
-def num_bytes(index: TokenIndex) -> int:
-    return index.num_tokens * DTYPE_BYTES[index.dtype]
 
 
 def run_facts(spec: RunSpec, num_samples: int, held_out_at: str | None = None) -> RunFacts:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from jobs.dataset.documents import MOST_COMPARED, DocumentFacts
 from jobs.dataset.facts import RunFacts, SourceFacts, StepFacts, TokenFacts
 from jobs.dataset.verifying import Verified
+from jobs.runs.data_read.documents import MOST_COMPARED
 from reporting.analysis.formatting import counted
+from reporting.recording.read_data import DocumentFacts
 
 _MOST_SHOWN = 64
 _MOST_PROBLEMS = 20

@@ -19,6 +19,7 @@ from cluster.inventory import WorkerGroup
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.recovery.journal import read_newest
+from jobs.runs.data_read.record import read_sources
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.token_check import Data, num_samples
 from jobs.spec_schema.run_spec import RunSpec
@@ -26,6 +27,7 @@ from jobs.spec_schema.stored_spec import store_spec
 from jobs.training.data.mixture import weights_text
 from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.task.task import Mixture, Origin, Task, Tokens
+from reporting.recording.read_data import encode, name_of
 
 # No source of a mixture can have this name.
 _HELD_OUT = "held+out"
@@ -109,6 +111,7 @@ class Tasks:
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._first_term = repository.view.term
         self._term: int | None = None
+        self._is_first = True
 
     def make(self, world_size: int, leased_s: float) -> Task:
         """Takes the lease, which fences every earlier attempt, and makes the task.
@@ -126,6 +129,10 @@ class Tasks:
         self._term = term
         described = described_run(self._spec, self._tokens)
         store_spec(repository.store, repository.run, described)
+        # A run from the beginning must not keep what an earlier life of its name recorded.
+        if self._is_first and (self._tokens or begins.fresh):
+            repository.store.put(name_of(repository.run), encode(read_sources(self._spec, self._tokens)))
+        self._is_first = False
         return self._task(world_size, leased_s, term, described)
 
     def _spoilt(self) -> Spoilt:

@@ -15,6 +15,7 @@ from checkpointing.stores.contract import Missing, Store
 from reporting.long_runs.superseded import counted_until
 from reporting.recording.attempts import RecordedAttempt
 from reporting.recording.parts import PartError, PartName, Rows, decode_part, part_attempt, parts_of
+from reporting.recording.read_data import MOST_BYTES, ReadSource, decode, name_of
 from reporting.results.skipped import Skipped
 
 _NUM_READERS = 8
@@ -60,6 +61,20 @@ def read_parts(
             skipped.append(found)
         else:
             yield name, found
+
+
+def read_data(store: Store, run: str, skipped: list[Skipped]) -> tuple[ReadSource, ...]:
+    """What was recorded of the run's data: nothing of synthetic samples, and by older versions. A record that
+    can't be read is added to ``skipped``.
+    """
+    name = name_of(run)
+    try:
+        return decode(get_bounded(store, name, most_bytes=MOST_BYTES))
+    except Missing:
+        return ()
+    except (TooLarge, ValueError) as error:
+        skipped.append(Skipped(name=name, reason=str(error)))
+        return ()
 
 
 def _read_all(store: Store, names: Sequence[PartName]) -> Iterator[tuple[PartName, Rows | Skipped]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reporting.long_runs.recoveries import Recovery
+from reporting.recording.read_data import ReadSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,7 @@ class LongRun:
     ``phases`` are seconds per phase of the goodput ledger; ``goodput`` is productive over wall time.
     Incidents are (seconds since the run's first start, kind, text). Traces are (seconds, value); power and
     clock have one trace per device. ``source_losses`` are the mean losses of a mixture's sources over their
-    newest steps.
+    newest steps. ``data`` are the tokens that the last driver found, a source each.
     """
 
     name: str
@@ -40,3 +41,4 @@ class LongRun:
     recoveries: tuple[Recovery, ...] = ()
     power_watts: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     clock_mhz: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    data: tuple[ReadSource, ...] = ()

@@ -41,6 +41,7 @@ from reporting.analysis.formatting import (
 )
 from reporting.analysis.method import how_to_repeat
 from reporting.analysis.profiles import profiles_of
+from reporting.analysis.read_data import HEADS, MOST_SOURCES, NUMBERS, cells, what_is_unread
 from reporting.analysis.selection import (
     FailedCell,
     Origins,
@@ -274,6 +275,18 @@ def _runs(findings: Findings) -> Iterator[str]:
             heads, "llrrrrrr", [_run(run, is_simulated=run.name in simulated) for run in runs[:_MOST]]
         )
         yield from left_out(min(_MOST, len(runs)), len(runs), "run")
+        yield from _data([run for run in runs[:_MOST] if run.data])
+
+
+def _data(runs: Sequence[LongRun]) -> Iterator[str]:
+    found = [(run.name, source) for run in runs for source in run.data]
+    if found:
+        rows = [[plain(name), *map(plain, cells(source))] for name, source in found[:MOST_SOURCES]]
+        yield "The data that were trained on; cut and copies are shares of the documents:"
+        yield table(("run", *HEADS), "l" + "".join("r" if head in NUMBERS else "l" for head in HEADS), rows)
+        yield from left_out(len(rows), len(found), "source")
+        if unread := [plain(line, 400) for run in runs for line in what_is_unread(run.data)]:
+            yield bullets(unread[:MOST_SOURCES])
 
 
 def _run(run: LongRun, *, is_simulated: bool) -> list[str]:

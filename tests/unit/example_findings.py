@@ -23,6 +23,7 @@ from reporting.analysis.findings import (
 )
 from reporting.long_runs.recoveries import Recovery
 from reporting.long_runs.summary import LongRun
+from reporting.recording.read_data import DocumentFacts, ReadSource
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
@@ -480,6 +481,33 @@ def long_run() -> LongRun:
         recoveries=recoveries,
         power_watts=power,
         clock_mhz=clock,
+        data=(_source("web", 0.75, _DOCUMENTS), _source("code", 0.25, None)),
+    )
+
+
+_DOCUMENTS = DocumentFacts(
+    num_tokens=40_000_000_000,
+    num_documents=31_000_000,
+    longest=912_000,
+    length_bounds=[0, 1, 2],
+    length_counts=[0, 31_000_000],
+    num_compared=31_000_000,
+    num_copies=420_000,
+    num_padding_tokens=0,
+    num_cut=9_300_000,
+)
+
+
+def _source(name: str, share: float, documents: DocumentFacts | None) -> ReadSource:
+    return ReadSource(
+        name=name,
+        share=share,
+        num_tokens=40_000_000_000,
+        num_samples=19_531_186,
+        tokenizer="tokenizer.json",
+        digest=name.ljust(64, "0"),
+        documents=documents,
+        unread=None if documents else "--documents reads all 80,000,000,000 bytes for them",
     )
 
 
@@ -579,6 +607,18 @@ def _hostile_runs() -> tuple[LongRun, ...]:
         ),
         power_watts={HOSTILE_NAME: ((math.nan, 1.0), (0.0, math.nan)), "": ()},
         clock_mhz={HOSTILE_NAME: ((0.0, 0.0), (1.0, -5.0))},
+        data=(
+            ReadSource(
+                name=HOSTILE_NAME,
+                share=math.nan,
+                num_tokens=0,
+                num_samples=-1,
+                tokenizer=HOSTILE_NAME,
+                digest=HOSTILE_NAME,
+                documents=None,
+                unread=HOSTILE_NAME,
+            ),
+        ),
         **common,
     )
     return (unknown, nans)

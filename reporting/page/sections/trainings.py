@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import count, duration, fraction, is_known, number, short
+from reporting.analysis.read_data import HEADS, MOST_SOURCES, NUMBERS, cells, what_is_unread
 from reporting.analysis.selection import most_relevant, simulated_runs
 from reporting.analysis.time_lost import in_order
 from reporting.long_runs.ledger import PHASES
@@ -17,10 +18,12 @@ from reporting.page.pieces import (
     TableColumn,
     definitions,
     left_out,
+    note,
     numeric,
     origin_chips,
     section,
     table,
+    without_unknown,
 )
 
 MOST_RUNS = 10
@@ -51,12 +54,27 @@ def _run(run: LongRun, index: int, flags: Iterable[str]) -> Markup:
         *((f"Loss of {short(name)}", number(loss, 4)) for name, loss in run.source_losses.items()),
     )
     said = element("p", where, origin_chips(flags), class_="label")
-    parts = (said, definitions(facts), _ledger(run.phases), _incidents(run, index))
+    parts = (said, definitions(facts), _data(run, index), _ledger(run.phases), _incidents(run, index))
     return element("article", element("h3", short(run.name)), *parts)
 
 
 def _last_known(run: LongRun) -> float | None:
     return next((loss for loss in reversed(run.losses) if is_known(loss)), None)
+
+
+def _data(run: LongRun, index: int) -> Markup:
+    if not run.data:
+        return NOTHING
+    found = Table(
+        label=f"data-{index}",
+        caption="Data that were trained on; cut and copies are shares of the documents",
+        columns=[TableColumn(title=head.capitalize(), is_number=head in NUMBERS) for head in HEADS],
+        rows=[[TableCell(text) for text in cells(source)] for source in run.data[:MOST_SOURCES]],
+        is_sortable=False,
+    )
+    unread = map(note, what_is_unread(run.data[:MOST_SOURCES]))
+    rest = left_out(len(run.data[:MOST_SOURCES]), len(run.data), "source", "the run's data.json has all")
+    return together((table(without_unknown(found, range(1, len(HEADS)))), *unread, rest))
 
 
 def _ledger(phases: Mapping[str, float]) -> Markup:

@@ -63,6 +63,7 @@ from reporting.importers.events import read_events
 from reporting.importers.mapping import MappingError, read_mapping, shipped
 from reporting.importers.separated import read_separated
 from reporting.importers.spreadsheets import read_spreadsheet
+from reporting.recording import read_data
 from reporting.results.gathering import gather
 from reporting.results.publishing import PullError, publish, pull
 from reporting.results.records import RecordError, read_record
@@ -263,6 +264,31 @@ def shard_ledger() -> bytes:
     return store.get(f"{LEDGER}/000000000001-000000.json")
 
 
+def data_read() -> bytes:
+    documents = read_data.DocumentFacts(
+        num_tokens=90,
+        num_documents=2,
+        longest=60,
+        length_bounds=[0, 1],
+        length_counts=[2],
+        num_compared=2,
+        num_copies=0,
+        num_padding_tokens=0,
+        num_cut=None,
+    )
+    source = read_data.ReadSource(
+        name="web",
+        share=0.5,
+        num_tokens=90,
+        num_samples=9,
+        tokenizer="bytes",
+        digest="ab",
+        documents=documents,
+        unread=None,
+    )
+    return read_data.encode([source, source])
+
+
 def report_manifest() -> bytes:
     store = MemoryStore()
     publish(store, "a", REPORT)
@@ -418,6 +444,9 @@ PARSERS: Mapping[str, Parser] = {
         read=as_object(f"{LEDGER}/000000000001-000000.json", lambda store: read_ledger(store, LEDGER, {"a"})),
         refusals=(),
         samples=(shard_ledger(),),
+    ),
+    "data read": Parser(
+        read=lambda data, _: read_data.decode(data), refusals=(ValueError,), samples=(data_read(),)
     ),
     "report": Parser(read=as_pulled_report, refusals=(PullError,), samples=(report_manifest(),)),
     "pulled": Parser(read=as_pulled_folder, refusals=(PullError,), samples=(report_manifest(),)),

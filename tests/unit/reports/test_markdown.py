@@ -126,8 +126,8 @@ def test_fp8_on_a_cpu_is_simulated_and_the_rest_of_its_group_is_not() -> None:
     usual = rows(1000.0, 1001.0, cell_id="a", fp8="none", **common)
     in_fp8 = rows(900.0, 901.0, cell_id="b", fp8="rowwise", simulated=True, **common)
     runs = (
-        replace(long_run(), name="own", group="local"),
-        replace(long_run(), name="theirs", simulated=True),
+        replace(long_run(), name="own", group="local", data=()),
+        replace(long_run(), name="theirs", simulated=True, data=()),
     )
     found = conclude("trial", "results", [*usual, *in_fp8], runs=runs)
 

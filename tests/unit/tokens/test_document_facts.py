@@ -11,13 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from checkpointing.stores.memory import MemoryStore
-from jobs.dataset import documents
-from jobs.dataset.documents import DocumentFacts, Place, read_documents
 from jobs.dataset.excerpt import excerpt
 from jobs.packing.chat.rows import Rows, flagged
 from jobs.packing.tokenizing import ByteTokenizer
+from jobs.runs.data_read import documents
+from jobs.runs.data_read.documents import Place, read_documents
 from jobs.training.task.token_index import Chat, DataError, TokenDtype, TokenIndex, TokenShard
 from jobs.training.task.windows import Windows, cut_into_windows, rows_of
+from reporting.recording.read_data import DocumentFacts
 
 CODES: dict[TokenDtype, str] = {"uint16": "H", "uint32": "I"}
 DTYPES: st.SearchStrategy[TokenDtype] = st.sampled_from(["uint16", "uint32"])

@@ -14,39 +14,19 @@ from itertools import pairwise
 
 from checkpointing.stores.contract import Missing, Store
 from jobs.commandline.output import say
-from jobs.dataset.verifying import READ_BYTES
 from jobs.training.data.formats.decoding import ids_of
 from jobs.training.task.token_index import BEGINS, DECODED, DTYPE_BYTES, DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import Windows
+from reporting.recording.read_data import DocumentFacts
 
 # Their hashes take 400 MB.
 MOST_COMPARED = 50_000_000
 PROGRESS_S = 10.0
+READ_BYTES = 8 << 20
 _HASH_BYTES = 8
 # The byte of a token that has its flags, and all its values in which a conversation begins.
 _FLAGS = 3
 _BEGINS = re.compile(b"[%s]" % re.escape(bytes(flags for flags in range(256) if flags << 24 & BEGINS)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentFacts:
-    """Of conversations, each is a document. ``num_tokens`` were read. A length counts no end of a document;
-    ``length_counts[k]`` documents have at least ``length_bounds[k]`` tokens, and less than the next bound.
-
-    Of the first ``num_compared`` documents with text, ``num_copies`` are equal to an earlier one. Of a spec,
-    no sample holds ``num_cut`` documents as a whole; None without a spec, and of conversations, which rows
-    never cut.
-    """
-
-    num_tokens: int
-    num_documents: int
-    longest: int
-    length_bounds: list[int]
-    length_counts: list[int]
-    num_compared: int
-    num_copies: int
-    num_padding_tokens: int
-    num_cut: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +40,10 @@ class Place:
     end_id: int | None = None
     windows: Windows | None = None
     num_held_out: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.index.num_tokens * DTYPE_BYTES[self.index.dtype]
 
 
 def read_documents(place: Place) -> DocumentFacts:
