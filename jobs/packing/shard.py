@@ -2,6 +2,9 @@
 
 import hashlib
 from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from checkpointing.stores.contract import Store
@@ -15,6 +18,8 @@ from jobs.training.task.token_index import TokenDtype, TokenShard, Vocabulary
 _CODES: dict[TokenDtype, str] = {"uint16": "H", "uint32": "I"}
 # Enough to share among cores. A tokenizer takes some hundred bytes for each.
 _TOGETHER_CHARACTERS = 2**18
+# So often at once: a core that has done its share of one goes on with the next, and this thread with others.
+_MOST_ASKED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,50 +49,63 @@ def pack_piece(
     piece: InputPiece, tokenizer: Tokenizer, column: str, store: Store, hold_out: HoldOut | None = None
 ) -> Packed:
     """Packs one piece. The shard's name contains its digest, so other bytes never overwrite it."""
-    to_train_on, held_out = _Side(tokenizer), _Side(tokenizer)
-    for span in piece.spans:
-        side: _Side | None = None
-        for text in texts_of(span, column):
-            if side is None:
-                side = held_out if hold_out and hold_out.takes(head_of(span, text)) else to_train_on
-            side.add(text)
-            if text.is_end:
-                side = None
-    packed = to_train_on.packed(piece, store)
-    return replace(packed, held_out=held_out.packed(piece, store, f"{HELD_OUT}/")) if hold_out else packed
+    with ThreadPoolExecutor(_MOST_ASKED) as threads:
+        to_train_on, held_out = _Side(tokenizer, threads), _Side(tokenizer, threads)
+        for span in piece.spans:
+            side: _Side | None = None
+            for text in texts_of(span, column):
+                if side is None:
+                    side = held_out if hold_out and hold_out.takes(head_of(span, text)) else to_train_on
+                side.add(text)
+                if text.is_end:
+                    side = None
+        packed = to_train_on.packed(piece, store)
+        return replace(packed, held_out=held_out.packed(piece, store, f"{HELD_OUT}/")) if hold_out else packed
 
 
 class _Side:
     """The documents of a piece that are trained on, or those that are held out."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, threads: Executor) -> None:
+        self._tokenizer, self._threads = tokenizer, threads
         self._parts = Parts(tokenizer)
         self._ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
         self._num_documents = self._num_special = 0
-        # Whole documents whose ids are still to be found, together.
+        # Whole documents whose ids are still to be found, together; and those whose ids are being found.
         self._waiting: list[str] = []
         self._num_waiting = 0
+        self._asked: deque[Future[Iterable[Sequence[int]]]] = deque()
 
     def add(self, text: Text) -> None:
         self._num_special += self._tokenizer.num_special(text.text)
-        if self._num_waiting + len(text.text) > _TOGETHER_CHARACTERS or not self._parts.is_whole(text):
-            self._add_waiting()
+        if self._num_waiting + len(text.text) > _TOGETHER_CHARACTERS:
+            self._ask()
         if self._parts.is_whole(text):
             self._waiting.append(text.text)
             # Also of texts without a character there are not more than this.
             self._num_waiting += len(text.text) + 1
             return
+        self._add_waiting()
         for found in self._parts.ids(text):
             self._ids.extend(found)
         if text.is_end:
             self._end()
 
-    def _add_waiting(self) -> None:
-        for ids in self._tokenizer.ids_of_each(self._waiting):
+    def _ask(self) -> None:
+        if len(self._asked) == _MOST_ASKED:
+            self._add_first()
+        self._asked.append(self._threads.submit(self._tokenizer.ids_of_each, self._waiting))
+        self._waiting, self._num_waiting = [], 0
+
+    def _add_first(self) -> None:
+        for ids in self._asked.popleft().result():
             self._ids.extend(ids)
             self._end()
-        self._waiting, self._num_waiting = [], 0
+
+    def _add_waiting(self) -> None:
+        self._ask()
+        while self._asked:
+            self._add_first()
 
     def _end(self) -> None:
         self._num_documents += 1
