@@ -1,8 +1,9 @@
 """Reads YAML that people wrote: specs, cluster files, prices.
 
-It is as safe as a stranger's file needs it to be: plain values alone, at most a megabyte, and aliases that
-can't grow into more than ``MOST_VALUES`` values. ``YamlError`` says in one line what is wrong. ``read_named``
-reads the bytes, also of other files that a user names.
+It is as safe as a stranger's file needs it to be: plain values alone, at most a megabyte, at most
+``MOST_VALUES`` values, also after aliases have grown, and no more than ``MOST_BRACKETS`` in each other.
+``YamlError`` says in one line what is wrong. ``read_named`` reads the bytes, also of other files that a user
+names.
 """
 
 import os
@@ -17,6 +18,7 @@ from yaml.error import MarkedYAMLError
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 100_000
+MOST_BRACKETS = 50
 # YAML allows more than Python can build: a 99th of May, a number of 5,000 digits, a thousand brackets.
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
@@ -35,8 +37,24 @@ class YamlError(Exception):
 class _Loader(yaml.SafeLoader):
     """A YAML loader that reads ``1e-4`` as a number and rejects repeated keys.
 
-    YAML 1.1 reads ``1e-4`` as text because the number has no point.
+    YAML 1.1 reads ``1e-4`` as text because the number has no point. What takes long is bounded while it is
+    read: the library looks at all open brackets again for each of the next thousand characters.
     """
+
+    _num_values = 0
+
+    def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
+        if self.flow_level == MOST_BRACKETS:
+            problem = f"it has more than {MOST_BRACKETS} brackets in each other"
+            raise MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(token)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._num_values += 1
+        if self._num_values > MOST_VALUES:
+            problem = f"it has more than {MOST_VALUES:,} values"
+            raise MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

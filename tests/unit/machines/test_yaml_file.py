@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import yaml_file
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError
 from cluster.yaml_file import YamlError, parse_yaml, read_yaml
@@ -28,7 +29,10 @@ def test_aliases_that_grow_without_end_are_refused_before_they_are_built() -> No
     [
         ("a: &a [*a]", "its aliases grow"),
         ("a: 1\na: 2", "the key 'a' is there twice"),
-        ("[" * 200_000, "recursion"),
+        ("[" * 51, "it has more than 50 brackets in each other"),
+        # A minute, if all of it were read.
+        (f"- {'[' * 300}{']' * 300}\n" * 1600, "more than 50 brackets"),
+        ("- " * 200_000, "recursion"),
         ("steps: " + "9" * 5_000, "digits"),
         ("a: !!python/object/apply:os.system [true]", "could not determine a constructor"),
         ("day: 2026-05-99", "day"),
@@ -38,6 +42,13 @@ def test_what_is_not_taken_is_one_line(text: str, problem: str) -> None:
     with pytest.raises(YamlError, match=problem) as raised:
         parse_yaml(text)
     assert "\n" not in str(raised.value)
+
+
+def test_no_more_values_are_read_than_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_file, "MOST_VALUES", 5)
+    assert parse_yaml("[a, b, c, d]") == ["a", "b", "c", "d"]
+    with pytest.raises(YamlError, match=r"^it has more than 5 values$"):
+        parse_yaml("[a, b, c, d, e]")
 
 
 def test_a_mistake_has_its_line() -> None:
