@@ -3,7 +3,7 @@
 The same input gives the same bytes. Reading order:
 
 - ``arguments``, ``command``;
-- ``sources`` (the input files), ``stored_inputs`` (those in stores), ``standard_input``;
+- ``inputs`` (a folder: stores, standard input, splits of data sets), ``sources`` (the input files);
 - ``files_table`` (what is packed as what);
 - ``pieces`` (how the input is cut), ``hold_out`` (which documents are for evaluation);
 - ``formats`` (a folder: what files hold), ``documents`` (the texts of a piece);

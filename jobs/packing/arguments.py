@@ -6,8 +6,8 @@ from typing import get_args
 
 from jobs.packing.chat.recipe import TooLong
 from jobs.packing.hold_out import HoldOut, as_hold_out
+from jobs.packing.inputs.standard_input import STANDARD_INPUT
 from jobs.packing.pieces import SourceKind
-from jobs.packing.standard_input import STANDARD_INPUT
 
 
 def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +48,14 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         dest="rest",
         choices=get_args(SourceKind),
         help="what is in files of other names (such files in folders are left out)",
+    )
+    parser.add_argument(
+        "--split",
+        metavar="NAME",
+        help="the split of a downloaded Hugging Face data set (train, or the only one)",
+    )
+    parser.add_argument(
+        "--subset", metavar="NAME", help="the subset (config_name) of a data set that has several"
     )
     parser.add_argument(
         "--special-tokens",

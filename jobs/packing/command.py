@@ -16,10 +16,11 @@ from jobs.packing.chat.options import chat_counts, chat_facts, chat_recipe, told
 from jobs.packing.chat.recipe import ChatRecipe
 from jobs.packing.files_table import counts_of_files, told_of_files
 from jobs.packing.hold_out import HELD_OUT, HoldOut
+from jobs.packing.inputs.splits import Wanted
+from jobs.packing.inputs.standard_input import STANDARD_INPUT, with_standard_input
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
-from jobs.packing.sources import Given, find_sources, left_out, named
-from jobs.packing.standard_input import STANDARD_INPUT, with_standard_input
+from jobs.packing.sources import Given, SplitFiles, find_sources, in_split, left_out, named
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe, tokenizer_file
 from jobs.packing.work import Work, pack_here
 from jobs.training.task.token_index import (
@@ -57,7 +58,9 @@ def _story(args: argparse.Namespace) -> int:
     if STANDARD_INPUT in args.inputs:
         _check_vacant(store, args.hold_out)  # Before it is read, which may take hours and can't be repeated.
     with with_standard_input(args.inputs, args.rest) as inputs:
-        return _packed_and_told(named(inputs), store, recipe, args, chat)
+        wanted = Wanted(split=args.split, subset=args.subset)
+        given = [in_split(one, wanted) for one in named(inputs)]
+        return _packed_and_told(given, store, recipe, args, chat)
 
 
 def _packed_and_told(
@@ -71,7 +74,10 @@ def _packed_and_told(
     ignored = [] if chat else left_out(inputs, args.column, args.rest)
     pieces, split = cut_into_pieces(sources), args.hold_out
     if not args.json and (sources or ignored):
-        print(told_of_files(sources, ignored), flush=True)
+        splits = [given.split for given in inputs if isinstance(given, SplitFiles)]
+        print(told_of_files(sources, ignored, splits), flush=True)
+        for name in dict.fromkeys(split.name for split in splits):
+            print(f"of data sets with splits, {name} is packed\n", flush=True)
     if ignored and not pieces:
         raise InputError(
             f"{args.inputs[0]}: holds nothing that is known by its name, such as {ignored[0].name}; say by "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.packing.formats.naming import ending
-from jobs.packing.pieces import InputSource, StoredObject
+from jobs.packing.pieces import InputSource, Split, StoredObject
 
 
 def counts_of_files(
@@ -15,8 +15,10 @@ def counts_of_files(
     return {"num_files": dict(Counter(source.kind for source in sources)), "num_ignored_files": len(ignored)}
 
 
-def told_of_files(sources: Sequence[InputSource], ignored: Sequence[Path | StoredObject]) -> str:
-    """A table with a line for each ending of file names."""
+def told_of_files(
+    sources: Sequence[InputSource], ignored: Sequence[Path | StoredObject], splits: Sequence[Split] = ()
+) -> str:
+    """A table with a line for each ending of file names, and for each split that is left out."""
     taken = Counter((ending(source.path), source.kind) for source in sources)
     sizes: Counter[str] = Counter()
     for source in sources:
@@ -27,6 +29,8 @@ def told_of_files(sources: Sequence[InputSource], ignored: Sequence[Path | Store
     ]
     left = Counter(ending(path) for path in ignored)
     rows += [[_ending(suffix), "left out (--as)", f"{left[suffix]:,}", ""] for suffix in sorted(left)]
+    others = Counter({name: count for split in splits for name, count in split.others.items()})
+    rows += [[f"split {name}", "left out (--split)", f"{others[name]:,}", ""] for name in sorted(others)]
     files, kinds, counts, num_bytes = zip(*rows, strict=True) if rows else ((), (), (), ())
     columns = [
         TextColumn(title="files", texts=files),

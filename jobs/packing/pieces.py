@@ -3,7 +3,7 @@
 The cut depends only on the names, the order and the sizes of files, never on the number of workers.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
@@ -39,6 +39,15 @@ class StoredObject:
 
 # An absolute path, or an object.
 InputFile = str | StoredObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Of a split of a data set the names of its files, in order, and how many files each other split has."""
+
+    name: str
+    files: tuple[str, ...]
+    others: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,30 @@
 
 import glob
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path, PurePath
 
 from jobs.packing.formats import columns, csv_rows, json_array
 from jobs.packing.formats.naming import KINDS, inner_suffix, is_refused_wrapping
-from jobs.packing.formats.unpacked import num_bytes
-from jobs.packing.pieces import InputError, InputFile, InputSource, SourceKind, StoredObject
-from jobs.packing.stored_inputs import WILD, StoredFolder, find_objects
+from jobs.packing.formats.unpacked import as_stored, num_bytes
+from jobs.packing.inputs.splits import TELLING, Wanted, split_of
+from jobs.packing.inputs.stored_inputs import WILD, StoredFolder, find_objects
+from jobs.packing.pieces import InputError, InputFile, InputSource, SourceKind, Split, StoredObject
 
-# What was found, and what of it a user named.
 Found = Path | StoredObject
-Given = Found | StoredFolder
 _OF_CHAT: tuple[SourceKind, ...] = ("json", "jsonl", "parquet", "arrow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFiles:
+    """The files of one split of a data set, and how many the others have."""
+
+    split: Split
+    files: tuple[Found, ...]
+
+
+Given = Found | StoredFolder | SplitFiles
 
 
 def named(inputs: Sequence[Path | str]) -> list[Given]:
@@ -27,6 +38,28 @@ def named(inputs: Sequence[Path | str]) -> list[Given]:
         for given in inputs
         for found in (find_objects(given) if isinstance(given, str) else _fitting(given))
     ]
+
+
+def in_split(given: Given, wanted: Wanted) -> Given:
+    """Of a data set with splits the files of the one that is wanted; of anything else all."""
+    if isinstance(given, SplitFiles | StoredObject) or (isinstance(given, Path) and not given.is_dir()):
+        return given
+    folder = str(given).removesuffix("/")
+    # To list a large folder takes long.
+    is_told = isinstance(given, StoredFolder) or any((given / name).is_file() for name in TELLING)
+    files = {str(path).removeprefix(f"{folder}/"): path for path in (_files(given) if is_told else ())}
+
+    def read(name: str, most_bytes: int) -> bytes:
+        try:
+            with as_stored(files[name]) as file:
+                return file.read(most_bytes + 1)
+        except OSError as error:
+            raise InputError(f"{files[name]}: can't be read ({error.strerror or error})") from None
+
+    split = split_of(folder, [*files], read, wanted)
+    if split is None:
+        return given
+    return SplitFiles(split=split, files=tuple(files[name] for name in split.files))
 
 
 def find_sources(
@@ -104,6 +137,8 @@ def _files(given: Given) -> Sequence[Found]:
             return [given]
         case StoredFolder():
             return given.objects
+        case SplitFiles():
+            return given.files
         case _:
             return _local_files(given)
 

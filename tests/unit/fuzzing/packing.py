@@ -17,9 +17,10 @@ from jobs.packing.chat.recipe import ChatRecipe, ChatTemplate
 from jobs.packing.chat.sandbox import Template
 from jobs.packing.chat.spans import rendered
 from jobs.packing.chat.template_file import CHATML, read_template
+from jobs.packing.inputs.splits import DICT, INFO, INFOS, README, STATE, Wanted
 from jobs.packing.pieces import InputError, cut_into_pieces
 from jobs.packing.shard import pack_piece
-from jobs.packing.sources import find_sources
+from jobs.packing.sources import find_sources, in_split
 from jobs.packing.tokenizing import ByteTokenizer
 from tests.unit.chat_templates import MODELS
 from tests.unit.fuzzing.child import Parser
@@ -37,6 +38,22 @@ RECORDS = [dict(zip(TABLE, row, strict=True)) for row in zip(*TABLE.values(), st
 CSV = b'id,text\r\n1,"one, two"\r\n2,"a ""quote""\nand a line"\r\n3,\xc3\xbc\r\n'
 CHAT = b"\n".join(json.dumps({"messages": MESSAGES}).encode() for _ in range(2))
 CONFIG = {"chat_template": CHATML, "eos_token": {"content": "</s>"}, "bos_token": "<s>"}
+FIRST = "data-00000-of-00001.arrow"
+STATES = json.dumps({"_data_files": [{"filename": FIRST}], "_indices_files": [], "_split": "train"}).encode()
+INFO_OF_DATA = {"splits": {"train": {"name": "train", "num_bytes": 1}, "test": {"name": "test"}}}
+CARD = b"""---
+configs:
+- {config_name: default, data_dir: data, data_files: [{split: train, path: [train-*, "**/*.csv"]}]}
+- config_name: other
+  data_files: test.jsonl
+dataset_info: {splits: [{name: train}, {name: test}]}
+---
+# A data set
+"""
+CARD_NASTY: tuple[bytes, ...] = (
+    b"../", b"/etc/passwd", b"**", b"*a*a*a*a*a*b", b"[", b"[!", b"&a ", b"*a", b"<<: ", b"!!python/name:x",
+    b"---\n", b"data_files", b"split: ", b"path: ", b"{", b"null", b"1e999", b"\\", b"://",
+)  # fmt: skip
 # What makes a template work for long, grow, or reach for what it must not have.
 JINJA: tuple[bytes, ...] = (
     b"{% for a in range(99999) %}", b"{% endfor %}", b"{{ 'a' * 999999999 }}", b"{{ 10 ** 10 ** 10 }}",
@@ -94,6 +111,21 @@ def as_config(data: bytes, folder: Path) -> object:
     return rendered(Template(template), list(map(dict, MESSAGES)), "row 1")
 
 
+def beside_data(name: str) -> Callable[[bytes, Path], object]:
+    """The bytes as a file that tells which files of a data set are which split."""
+
+    def written_and_read(data: bytes, folder: Path) -> object:
+        for path in ("data/train-0.jsonl", "test.jsonl", "train/state.json", FIRST, f"train/{FIRST}"):
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_bytes(STATES)
+        (folder / name).write_bytes(data)
+        found = in_split(folder, Wanted())
+        (folder / name).unlink()
+        return found
+
+    return written_and_read
+
+
 def arrow(new: Callable[..., pyarrow.ipc.RecordBatchFileWriter]) -> bytes:
     table, sink = pyarrow.table(TABLE), pyarrow.BufferOutputStream()
     with new(sink, table.schema) as writer:
@@ -142,6 +174,15 @@ PACKING: Mapping[str, Parser] = {
     "chat-jsonl": _parser(as_chat("a.jsonl"), CHAT),
     "chat-json": _parser(as_chat("a.json"), json.dumps([{"messages": MESSAGES}] * 2).encode()),
     "chat-parquet": _parser(as_chat("a.parquet"), parquet(pyarrow.table({"messages": [MESSAGES] * 3}))),
+    "split-card": _parser(beside_data(README), CARD, CARD.replace(b"configs", b"x"), nasty=CARD_NASTY),
+    "split-info": _parser(beside_data(INFO), json.dumps(INFO_OF_DATA).encode(), nasty=CARD_NASTY),
+    "split-infos": _parser(
+        beside_data(INFOS),
+        json.dumps({"a": INFO_OF_DATA, "default": INFO_OF_DATA}).encode(),
+        nasty=CARD_NASTY,
+    ),
+    "split-state": _parser(beside_data(STATE), STATES, nasty=CARD_NASTY),
+    "split-dict": _parser(beside_data(DICT), b'{"splits": ["train", "test"]}', nasty=CARD_NASTY),
     "template": _parser(as_template, CHATML.encode(), *_templates, nasty=JINJA),
     "template-config": _parser(as_config, json.dumps(CONFIG).encode(), nasty=JINJA),
 }

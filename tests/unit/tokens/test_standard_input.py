@@ -12,7 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from jobs.cli.__main__ import main
-from jobs.packing import pieces, standard_input
+from jobs.packing import pieces
+from jobs.packing.inputs import standard_input
 
 LINES = b"\n".join(json.dumps({"text": f"line {number} \xfc"}).encode() for number in range(300))
 

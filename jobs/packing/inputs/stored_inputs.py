@@ -8,6 +8,7 @@ from checkpointing.stores.retrying import RetryLimits
 from checkpointing.stores.transfers import side_by_side
 from checkpointing.stores.versions import versions_of
 from jobs.packing.formats.objects import as_problem, store_at
+from jobs.packing.inputs.patterns import fits
 from jobs.packing.pieces import InputError, StoredObject
 
 WILD = "*?["
@@ -48,47 +49,24 @@ def find_objects(url: str) -> list[StoredObject | StoredFolder]:
 
 def _fitting(url: str, store: str, pattern: list[str]) -> list[StoredObject | StoredFolder]:
     """What fits, sorted by name as a shell does; of folders that fit, all that is below."""
-    fits = _as_expression(pattern)
     below: dict[str, list[str]] = {}
     for name in _below(store):
         parts = name.split("/")
-        ways = ("/".join(parts[:number]) for number in range(1, len(parts) + 1))
-        if (way := next(filter(fits.fullmatch, ways), None)) is not None:
-            below.setdefault(way, []).append(name)
+        ways = (parts[:number] for number in range(1, len(parts) + 1))
+        if way := next((way for way in ways if fits(pattern, way)), None):
+            below.setdefault("/".join(way), []).append(name)
     looked = {
         found.name: found
         for found in _all_looked(store, [name for names in below.values() for name in names])
     }
     fitting: list[StoredObject | StoredFolder] = []
-    for way, names in sorted(below.items()):
+    for fit, names in sorted(below.items()):
         objects = tuple(looked[name] for name in names if name in looked)
-        folder = StoredFolder(url=_joined(store, [way]), objects=objects)
-        fitting += objects if names == [way] else [folder]
+        folder = StoredFolder(url=_joined(store, [fit]), objects=objects)
+        fitting += objects if names == [fit] else [folder]
     if not fitting:
         raise InputError(f"{url}: fits no file; give an object, a folder or another pattern")
     return fitting
-
-
-def _as_expression(pattern: list[str]) -> re.Pattern[str]:
-    """A pattern as ``glob`` takes it, of a path."""
-    parts = [r"(?:[^/]+/)*" if part == "**" else _of_segment(part) + "/" for part in pattern]
-    text = "".join(parts)
-    return re.compile(text + "[^/]+" if pattern[-1] == "**" else text.removesuffix("/"))
-
-
-def _of_segment(pattern: str) -> str:
-    text, at = "", 0
-    while at < len(pattern):
-        mark, at = pattern[at], at + 1
-        end = pattern.find("]", at + 1 + pattern.startswith("!", at)) if mark == "[" else -1
-        if end >= 0:
-            chosen, at = pattern[at:end], end + 1
-            is_not = chosen.startswith("!")
-            marks = re.sub(r"([\\^\[\]&~|])", r"\\\1", chosen[is_not:])
-            text += f"[{'^/' if is_not else ''}{marks}]"
-        else:
-            text += {"*": "[^/]*", "?": "[^/]"}.get(mark, re.escape(mark))
-    return text
 
 
 def _below(url: str) -> list[str]:
