@@ -7,7 +7,8 @@ The same input gives the same bytes. Reading order:
 - ``files_table`` (what is packed as what);
 - ``pieces`` (how the input is cut), ``hold_out`` (which documents are for evaluation);
 - ``formats`` (a folder: what files hold), ``documents`` (the texts of a piece);
-- ``tokenizing`` (text to ids), ``long_texts`` (in parts), ``shard`` (packs one piece);
+- ``models`` (a folder: tokenizers of other libraries), ``tokenizing`` (text to ids);
+- ``long_texts`` (in parts), ``shard`` (packs one piece);
 - ``chat`` (a folder: the same for conversations);
 - ``work`` (packs the pieces one by one), ``ray_pack`` (packs them all at once, with Ray).
 """

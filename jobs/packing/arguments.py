@@ -31,7 +31,8 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         default="bytes",
         metavar="FILE",
-        help="a Hugging Face tokenizer.json, or a folder with one (default: bytes, the bytes of UTF-8)",
+        help="a Hugging Face tokenizer.json, sentencepiece's tokenizer.model, a cl100k_base.tiktoken or "
+        "the like, or a folder with one (default: bytes, the bytes of UTF-8)",
     )
     parser.add_argument(
         "--end-token",

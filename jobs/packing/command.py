@@ -55,6 +55,10 @@ def _story(args: argparse.Namespace) -> int:
         needs_end=chat is None,
         reads_special=args.special_tokens,
     )
+    if chat and recipe.content is not None and recipe.kind != "json":
+        raise InputError(
+            f"--tokenizer {args.tokenizer}: conversations need a tokenizer.json; name the model's"
+        )
     if STANDARD_INPUT in args.inputs:
         _check_vacant(store, args.hold_out)  # Before it is read, which may take hours and can't be repeated.
     with with_standard_input(args.inputs, args.rest) as inputs:

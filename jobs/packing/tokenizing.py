@@ -1,4 +1,4 @@
-"""Turns text into ids: bytes, or the ids of a Hugging Face ``tokenizer.json``."""
+"""Turns text into ids: bytes, or the ids of a tokenizer's file, such as a ``tokenizer.json``."""
 
 import hashlib
 import os
@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cluster.yaml_file import read_named
+from jobs.packing.models.sentencepiece_model import SentencePieceTokenizer
+from jobs.packing.models.telling import TokenizerKind, file_in, kind_of
+from jobs.packing.models.tiktoken_file import TiktokenTokenizer
 from jobs.packing.pieces import InputError
 from jobs.training.task.token_index import Vocabulary
 
@@ -48,7 +51,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerRecipe:
-    """Opens the same tokenizer on any node. ``content`` is a tokenizer.json; None means bytes.
+    """Opens the same tokenizer on any node. ``content`` is that of the tokenizer's file; None means bytes.
 
     Chat templates write their ends themselves, so without ``needs_end`` a tokenizer may have none. A text
     that spells a special token becomes that token only then, or with ``reads_special``.
@@ -56,18 +59,31 @@ class TokenizerRecipe:
 
     name: str
     content: bytes | None = None
+    kind: TokenizerKind = "json"
     end_token: str | None = None
     needs_end: bool = True
     reads_special: bool = False
 
     def open(self) -> Tokenizer:
-        return ByteTokenizer() if self.content is None else FileTokenizer(self)
+        if self.content is None:
+            return ByteTokenizer()
+        match self.kind:
+            case "json":
+                return FileTokenizer(self)
+            case "sentencepiece":
+                return SentencePieceTokenizer(
+                    self.name, self.content, self.end_token, needs_end=self.needs_end
+                )
+            case "tiktoken":
+                return TiktokenTokenizer(
+                    self.name, self.content, self.end_token, reads_special=self.reads_special
+                )
 
 
 def tokenizer_file(name: str) -> str:
     """The tokenizer's file, where ``name`` may be a folder that holds it, such as a downloaded model's."""
     folder = Path(name)
-    return str(folder / "tokenizer.json") if name != "bytes" and folder.is_dir() else name
+    return str(file_in(folder)) if name != "bytes" and folder.is_dir() else name
 
 
 def read_recipe(
@@ -90,9 +106,13 @@ def read_recipe(
             f"--tokenizer {name}: has more than the {_MOST_BYTES:,} bytes that are read; expected a "
             "tokenizer.json"
         )
+    kind = kind_of(path, content)
+    if kind == "sentencepiece" and reads_special:
+        raise InputError("--special-tokens: sentencepiece reads none in text; leave it out")
     recipe = TokenizerRecipe(
         name=path.name,
         content=content,
+        kind=kind,
         end_token=end_token,
         needs_end=needs_end,
         reads_special=reads_special,

@@ -1,6 +1,8 @@
 """The parsers of what ``longhaul pack`` reads: data in each format, conversations and their templates."""
 
+import base64
 import gzip
+import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
+import sentencepiece
 
 from checkpointing.stores.memory import MemoryStore
 from jobs.packing.chat.piece import pack_chat_piece
@@ -21,7 +24,7 @@ from jobs.packing.inputs.splits import DICT, INFO, INFOS, README, STATE, Wanted
 from jobs.packing.pieces import InputError, cut_into_pieces
 from jobs.packing.shard import pack_piece
 from jobs.packing.sources import find_sources, in_split
-from jobs.packing.tokenizing import ByteTokenizer
+from jobs.packing.tokenizing import ByteTokenizer, read_recipe
 from tests.unit.chat_templates import MODELS
 from tests.unit.fuzzing.child import Parser
 
@@ -53,6 +56,13 @@ dataset_info: {splits: [{name: train}, {name: test}]}
 CARD_NASTY: tuple[bytes, ...] = (
     b"../", b"/etc/passwd", b"**", b"*a*a*a*a*a*b", b"[", b"[!", b"&a ", b"*a", b"<<: ", b"!!python/name:x",
     b"---\n", b"data_files", b"split: ", b"path: ", b"{", b"null", b"1e999", b"\\", b"://",
+)  # fmt: skip
+RANKS = b"".join(
+    base64.b64encode(token) + b" %d\n" % rank
+    for rank, token in enumerate([*(bytes([byte]) for byte in range(256)), b"on", b"one", b" t", b" tw"])
+)
+RANKS_NASTY: tuple[bytes, ...] = (
+    b"AA== 0\n", b" 100257\n", b" -1\n", b" 99999999999\n", b"= 1\n", b"b25l 300\n", b" \n", b"\r\n",
 )  # fmt: skip
 # What makes a template work for long, grow, or reach for what it must not have.
 JINJA: tuple[bytes, ...] = (
@@ -109,6 +119,29 @@ def as_config(data: bytes, folder: Path) -> object:
     (folder / "tokenizer_config.json").write_bytes(data)
     template = read_template(str(folder / "tokenizer.json"), None)
     return rendered(Template(template), list(map(dict, MESSAGES)), "row 1")
+
+
+def as_tokenizer(name: str) -> Callable[[bytes, Path], object]:
+    """The bytes as a tokenizer's file, with which a text is encoded."""
+
+    def written_and_used(data: bytes, folder: Path) -> object:
+        (folder / name).write_bytes(data)
+        tokenizer = read_recipe(str(folder / name), None).open()
+        texts = ["", "one, two </s><|endoftext|>", 'a  "quote"\n\u00fc\u20ac\U0001f600\x00' * 20]
+        return [tokenizer.text(list(ids)) for ids in tokenizer.ids_of_each(texts)]
+
+    return written_and_used
+
+
+def sentencepiece_model(kind: str) -> bytes:
+    """A small model, without the tables of Unicode, which are most of a usual one."""
+    sink = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["one, two and a quote", "and a line, and two lines"] * 20), model_writer=sink,
+        vocab_size=300, hard_vocab_limit=False, byte_fallback=True, model_type=kind, minloglevel=2,
+        normalization_rule_name="identity", num_threads=1,
+    )  # fmt: skip
+    return sink.getvalue()
 
 
 def beside_data(name: str) -> Callable[[bytes, Path], object]:
@@ -183,6 +216,10 @@ PACKING: Mapping[str, Parser] = {
     ),
     "split-state": _parser(beside_data(STATE), STATES, nasty=CARD_NASTY),
     "split-dict": _parser(beside_data(DICT), b'{"splits": ["train", "test"]}', nasty=CARD_NASTY),
+    "sentencepiece": _parser(
+        as_tokenizer("tokenizer.model"), sentencepiece_model("bpe"), sentencepiece_model("unigram")
+    ),
+    "tiktoken": _parser(as_tokenizer("cl100k_base.tiktoken"), RANKS, nasty=RANKS_NASTY),
     "template": _parser(as_template, CHATML.encode(), *_templates, nasty=JINJA),
     "template-config": _parser(as_config, json.dumps(CONFIG).encode(), nasty=JINJA),
 }
