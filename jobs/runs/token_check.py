@@ -60,7 +60,7 @@ def find_data(spec: RunSpec) -> Data | None:
 
 
 def are_in_parts(data: Data | None) -> bool:
-    """Whether a mask keeps the documents or conversations of a row apart."""
+    """Whether rows hold several documents or conversations that are kept apart."""
     return any(tokens.index.chat or tokens.end_id is not None for tokens in places_of(data))
 
 
@@ -69,13 +69,24 @@ def places_of(data: Data | None) -> list[Tokens]:
     return [data] if isinstance(data, Tokens) else [one.tokens for one in data.sources] if data else []
 
 
+def have_a_mask(spec: RunSpec, group: WorkerGroup, data: Data | None) -> bool:
+    """Whether a mask keeps the documents or conversations of a row apart.
+
+    On a device flash is told where they begin.
+    """
+    is_on_device = group.vendor != "cpu" and not group.simulated
+    return are_in_parts(data) and not (spec.attention == "flash" and is_on_device)
+
+
 def check_kernel(spec: RunSpec, group: WorkerGroup, data: Data | None) -> None:
-    """Raises ``SpecError`` if the rows need a mask, which flash takes on no device but a CPU."""
-    if spec.attention == "flash" and are_in_parts(data) and group.vendor != "cpu" and not group.simulated:
+    """Raises ``SpecError`` if flash would need a mask, which it takes on no device but a CPU."""
+    window = spec.model.config.sliding_window
+    if window and spec.seq_len > window and are_in_parts(data) and not have_a_mask(spec, group, data):
         raise SpecError(
             [
-                "attention: flash takes no mask on a device, but rows of several documents or conversations "
-                "need one; expected auto, efficient or math"
+                f"attention: flash takes no mask on a device, but documents or conversations in rows of "
+                f"{spec.seq_len:,} tokens need one with the model's window of {window:,}; expected auto, "
+                "efficient or math"
             ]
         )
 

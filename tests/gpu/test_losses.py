@@ -9,7 +9,7 @@ from jobs.training.task.settings import Attention, Fp8, Settings
 from tests.gpu.apart import apart
 from tests.gpu.conftest import Say
 from tests.gpu.here import CPU, DEVICE
-from tests.gpu.trainings import STRATEGIES, Course, plain, train_each, with_settings
+from tests.gpu.trainings import STRATEGIES, Course, documents_in_rows, plain, train_each, with_settings
 
 pytestmark = pytest.mark.gpu
 
@@ -114,6 +114,17 @@ def test_each_attention_kernel_computes_the_same_or_is_refused(
     distance = ours.distance(on_the_device()[plain("ddp", precision)])
     seen(f"{ours.kernel}, within {distance:.1e} of auto (bound {bound:.0e})")
     assert distance <= bound
+
+
+def test_documents_that_flash_is_told_of_have_the_losses_of_those_that_a_mask_keeps_apart(seen: Say) -> None:
+    (told, kernel), (masked, by_mask) = apart(documents_in_rows, ("flash", "math"), device=DEVICE)
+    if kernel is None:
+        seen(f"refused: {told}")
+        return
+    assert kernel.startswith("flash of variable lengths")
+    distance = max(abs(one - its) for one, its in zip(told, masked, strict=True))
+    seen(f"{kernel}, within {distance:.1e} of {by_mask} (bound {BOUNDS['bf16']})")
+    assert distance <= BOUNDS["bf16"]
 
 
 @cache

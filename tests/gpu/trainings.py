@@ -10,6 +10,7 @@ from checkpointing.errors import Unfit
 from checkpointing.saving.snapshot import Piece
 from jobs.training.data.synthetic import make_batches
 from jobs.training.models.attention import kernel_of
+from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.step import train_step
@@ -17,7 +18,7 @@ from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Counters, Engine
 from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
 from jobs.training.task.presets import preset
-from jobs.training.task.settings import Settings
+from jobs.training.task.settings import Attention, Settings
 from tests.gpu.here import CPU
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -85,6 +86,38 @@ def steps(engine: Engine, recipe: Recipe, numbers: Iterable[int], device: torch.
     """Does these steps; returns their losses."""
     batches = make_batches(recipe, 0, device)
     return [float(train_step(engine, batches.load(number))) for number in numbers]
+
+
+def documents_in_rows(
+    kernels: Sequence[Attention], device: torch.device
+) -> list[tuple[Sequence[float], str] | tuple[str, None]]:
+    """By each kernel, losses of some updates with rows of several documents, and which one ran; or why none
+    did.
+    """
+    return [_documents_in_rows(replace(plain("ddp", "bf16"), attention=how), device) for how in kernels]
+
+
+def _documents_in_rows(
+    recipe: Recipe, device: torch.device
+) -> tuple[Sequence[float], str] | tuple[str, None]:
+    try:
+        kernel = kernel_of(recipe, device, torch.bfloat16, within_samples=True)
+    except Unfit as error:
+        return str(error), None
+    decoder = Decoder(recipe.model, Settings(attention=recipe.attention), torch.bfloat16)
+    materialize(decoder, CPU, seed=recipe.seed, precision="fp32")
+    decoder.to(device)
+    rows = torch.arange(2 * 256, device=device).reshape(2, 256) * 7 % 500
+    begins = rows % 61 == 0
+    optimizer = torch.optim.SGD(decoder.parameters(), lr=0.05)
+    losses = []
+    for _ in range(NUM_STEPS):
+        loss = decoder(rows, rows.roll(-1, 1), begins)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses, kernel
 
 
 def set_first_values(engine: Engine, recipe: Recipe) -> None:

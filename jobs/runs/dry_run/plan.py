@@ -13,7 +13,7 @@ from jobs.doctor.examination import Forecast
 from jobs.doctor.forecast import forecast
 from jobs.execution.resources import mode_of
 from jobs.runs.tasks import Beginning
-from jobs.runs.token_check import Data, are_in_parts, num_samples
+from jobs.runs.token_check import Data, have_a_mask, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.sweeps.plan import PREDICTION_ERROR, MemoryFit, memory_fit, seconds_per_step
 
@@ -89,7 +89,7 @@ def plan_of(
         spec=spec,
         num_steps=num_steps,
         sizes=tuple(
-            _size(spec, size, inventory, group, num_steps, in_parts=are_in_parts(tokens))
+            _size(spec, size, inventory, group, num_steps, in_parts=have_a_mask(spec, group, tokens))
             for size in spec.sizes
         ),
         begins=words,

@@ -202,7 +202,7 @@ def _attention_of(task: Task, context: Context) -> str:
     what = "conversations" if first.index.chat else "documents"
     dtype = COMPUTE_DTYPE[task.recipe.precision]
     kernel = kernel_of(task.recipe, context.device, dtype, within_samples=True)
-    return f", attention within {what} by a mask (kernel {kernel})"
+    return f", attention within {what} (kernel {kernel})"
 
 
 def _sinks(wanted: Recording, store: Store) -> list[Sink]:

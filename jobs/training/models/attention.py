@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.varlen import varlen_attn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checkpointing.errors import Unfit
@@ -31,13 +32,20 @@ _KERNELS = {
     "_scaled_dot_product_flash_attention_for_cpu": "flash",
     "_scaled_dot_product_efficient_attention": "efficient",
     "_scaled_dot_product_cudnn_attention": "cudnn",
+    "_varlen_attn": "flash of variable lengths",
 }
 # Long enough for every kernel, short enough for the scores of all heads.
 _TRIED_LENGTH = 128
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: Attention, grouped: bool) -> Tensor:
-    """Softmax attention, causal or by ``mask``. ``grouped``: see ``takes_groups``."""
+    """Softmax attention, causal or by ``mask``. ``grouped``: see ``takes_groups``.
+
+    A ``mask`` of int32 holds where samples begin, if all rows lie one behind the other, and where the last
+    one ends. Only where ``takes_begins``.
+    """
+    if mask is not None and mask.dtype == torch.int32:
+        return _attend_apart(q, k, v, mask)
     grouped = grouped and how != "efficient"  # That kernel takes no groups on any device.
     if not grouped:
         num_shared = q.shape[1] // k.shape[1]
@@ -46,6 +54,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: Attention,
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
         )
+
+
+def takes_begins(how: Attention, device: torch.device, mask: Tensor | None) -> bool:
+    """Whether samples in one row are kept apart by a kernel that is told where they begin, without a mask.
+
+    ``mask`` is that of a sliding window, which goes by a mask alone.
+    """
+    return how == "flash" and device.type == "cuda" and mask is None
 
 
 def takes_groups(config: ModelConfig, device: torch.device, dtype: torch.dtype, mask: Tensor | None) -> bool:
@@ -65,14 +81,16 @@ def kernel_of(
 ) -> str:
     """The kernel that a training runs: ``flash``, ``efficient``, ``cudnn`` or ``math``.
 
-    With torch's library behind flash on ROCm. ``within_samples``: a row is several samples, which takes a
-    mask. Raises ``Unfit`` if what the recipe asks for can't be had.
+    With torch's library behind flash on ROCm. ``within_samples``: a row is several samples. Raises ``Unfit``
+    if what the recipe asks for can't be had.
     """
     config, how = recipe.model, recipe.attention
     has_window = config.sliding_window is not None and recipe.seq_len > config.sliding_window
     is_masked = has_window or within_samples
     q, k = _heads(config, config.num_heads, device, dtype), _heads(config, config.num_kv_heads, device, dtype)
     mask = torch.zeros(_TRIED_LENGTH, _TRIED_LENGTH, device=device, dtype=dtype) if is_masked else None
+    if within_samples and takes_begins(how, device, mask if has_window else None):
+        mask = torch.tensor([0, _TRIED_LENGTH], device=device, dtype=torch.int32)
     watching = _Watching()  # type: ignore[no-untyped-call]  # torch's base class
     with watching:
         try:
@@ -84,8 +102,18 @@ def kernel_of(
             raise Unfit(
                 f"attention: {how} can't be had for {what}{masked}; expected auto, or another kernel"
             ) from None
-    is_of_a_library = watching.kernel == "flash" and torch.version.hip
+    is_of_a_library = watching.kernel.startswith("flash") and torch.version.hip
     return f"{watching.kernel}{_rocm_library() if is_of_a_library else ''}"
+
+
+def _attend_apart(q: Tensor, k: Tensor, v: Tensor, begins: Tensor) -> Tensor:
+    batch, _, length, _ = q.shape
+    q, k, v = (heads.transpose(1, 2).flatten(0, 1) for heads in (q, k, v))
+    causal = (-1, 0)
+    mixed = varlen_attn(q, k, v, begins, begins, length, length, window_size=causal, enable_gqa=True)
+    assert isinstance(mixed, Tensor)  # not with what it might give besides
+    out: Tensor = mixed.unflatten(0, (batch, length)).transpose(1, 2)
+    return out
 
 
 def _heads(config: ModelConfig, number: int, device: torch.device, dtype: torch.dtype) -> Tensor:

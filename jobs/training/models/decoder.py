@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jobs.training.models.attention import attend, takes_groups
+from jobs.training.models.attention import attend, takes_begins, takes_groups
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
 from jobs.training.models.fp8 import linear_product
@@ -36,7 +36,7 @@ USUAL = Settings()
 class Positions:
     """What attention needs for one length. ``mask`` is None if plain causal attention is enough.
 
-    ``grouped``: see ``attention.takes_groups``.
+    ``mask`` and ``grouped``: see ``attention.attend``.
     """
 
     length: int
@@ -91,6 +91,7 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Block(config, settings) for _ in range(config.num_layers))
         self.norm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.config = config
+        self._kernel = settings.attention
         self.positions: Positions | None = None
 
     def forward(self, ids: Tensor, begins: Tensor | None = None) -> Tensor:
@@ -98,7 +99,7 @@ class Trunk(nn.Module):
         mark_backward(hidden)
         positions = self._positions_of(hidden)
         if begins is not None:
-            positions = within_samples(self.config, positions, begins)
+            positions = within_samples(self.config, positions, begins, self._kernel)
         for block in self.layers:
             hidden = block(hidden, positions.rotation, positions.mask, positions.grouped)
         normed: Tensor = self.norm(hidden)
@@ -253,12 +254,18 @@ def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: 
     )
 
 
-def within_samples(config: ModelConfig, plain: Positions, begins: Tensor) -> Positions:
+def within_samples(
+    config: ModelConfig, plain: Positions, begins: Tensor, kernel: AttentionKernel = "auto"
+) -> Positions:
     """The positions of rows of several samples, from the ``plain`` ones of a row that is one sample."""
     places = torch.arange(plain.length, device=plain.device).expand_as(begins)
     first = torch.where(begins, places, 0).cummax(dim=1).values
     own = places - first
     cos, sin = (table[own].unsqueeze(1) for table in plain.rotation)
+    if takes_begins(kernel, plain.device, plain.mask):
+        # How many there are is the one thing that the host waits for, once for all layers.
+        begins_of_all = (own == 0).flatten().nonzero().flatten().to(torch.int32)
+        return replace(plain, rotation=(cos, sin), mask=F.pad(begins_of_all, (0, 1), value=own.numel()))
     # A token of the same sample has the same first token; a later one is seen by none.
     seen = (first[:, :, None] == first[:, None, :]) & (places[:, :, None] >= places[:, None, :])
     mask = mask_of(seen, plain.dtype)

@@ -1,17 +1,22 @@
 """Which kernel computes attention is known, may be chosen, and changes nothing but rounding."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from checkpointing.errors import Unfit
-from jobs.training.models.attention import attend, kernel_of
+from jobs.training.models import attention, decoder
+from jobs.training.models.attention import attend, kernel_of, takes_begins
+from jobs.training.models.decoder import Decoder
+from jobs.training.models.init import materialize
 from jobs.training.strategies import ddp
 from jobs.training.strategies.build import build
 from jobs.training.task.job import Recipe
-from jobs.training.task.settings import Attention
+from jobs.training.task.presets import preset
+from jobs.training.task.settings import Attention, Settings
 from tests.live.trainings import CPU, recipe_for, train
 
 # The second has a window that is shorter than these sequences, so its attention goes by a mask.
@@ -79,3 +84,77 @@ def test_every_kernel_computes_the_same(model: str) -> None:
         dist.destroy_process_group()
     assert slow.losses == pytest.approx(flash.losses, rel=1e-5)
     assert slow.grad_norms == pytest.approx(flash.grad_norms, rel=1e-4)
+
+
+def test_flash_alone_is_told_where_samples_begin_and_only_on_a_device() -> None:
+    device, window = torch.device("cuda"), torch.zeros(1)
+    assert takes_begins("flash", device, None)
+    assert not takes_begins("flash", CPU, None)
+    assert not takes_begins("flash", device, window)
+    assert not any(takes_begins(how, device, None) for how in ("auto", "efficient", "cudnn", "math"))
+
+
+def test_torchs_operation_takes_what_it_is_given() -> None:
+    """Without values, as it has no kernel on CPUs."""
+    with torch.device("meta"):
+        q, k = (torch.zeros(2, heads, 64, 32, dtype=torch.bfloat16, requires_grad=True) for heads in (8, 2))
+        begins = torch.zeros(4, dtype=torch.int32)
+        with (watching := attention._Watching()):
+            mixed = attend(q, k, k, begins, "flash", grouped=False)
+    mixed.sum().backward()
+    assert watching.kernel == "flash of variable lengths"
+    assert mixed.shape == q.shape
+    assert q.grad is not None and k.grad is not None and k.grad.shape == k.shape
+
+
+def each_alone(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    begins: torch.Tensor,
+    begins_of_keys: torch.Tensor,
+    longest: int,
+    longest_of_keys: int,
+    *,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """What torch's documentation says of ``varlen_attn``, in the words of its attention without lengths."""
+    assert begins is begins_of_keys and begins.dtype == torch.int32
+    bounds = list(pairwise(begins.tolist()))
+    assert bounds[0][0] == 0 and bounds[-1][1] == len(q)
+    assert max(end - first for first, end in bounds) <= longest == longest_of_keys
+    assert window_size == (-1, 0) and enable_gqa
+    return torch.cat(
+        [
+            torch.nn.functional.scaled_dot_product_attention(
+                *(heads[first:end].transpose(0, 1) for heads in (q, k, v)), is_causal=True, enable_gqa=True
+            ).transpose(0, 1)
+            for first, end in bounds
+        ]
+    )
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", ["llama-tiny", "qwen-3-tiny"])
+def test_samples_that_are_told_apart_have_the_losses_and_gradients_of_those_that_a_mask_keeps_apart(
+    name: str, checkpointing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "varlen_attn", each_alone)
+    monkeypatch.setattr(decoder, "takes_begins", lambda how, device, mask: how == "flash" and mask is None)
+    ids = torch.arange(2 * 40).reshape(2, 40) * 7 % 500
+    begins = torch.zeros(2, 40, dtype=torch.bool)
+    begins[0, [0, 1, 9, 39]] = True
+    # The first token of a row begins a sample whether or not it is said.
+    begins[1, 17] = True
+    found = []
+    for how in ("auto", "flash"):
+        model = Decoder(preset(name), Settings(attention=how, activation_checkpointing=checkpointing))
+        materialize(model, CPU, seed=1, precision="fp32")
+        loss = model(ids, ids.roll(-1, 1), begins)
+        loss.backward()
+        gradients = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+        found.append((loss.detach(), gradients))
+    (loss, gradients), (told, gradients_told) = found
+    assert abs(told - loss) < 1e-5
+    assert (gradients_told - gradients).abs().max() < 1e-5

@@ -152,20 +152,21 @@ def test_what_a_start_refuses_a_dry_run_refuses_too(
 
 
 @pytest.mark.parametrize(
-    ("attention", "kernel", "group", "code"),
+    ("model", "attention", "kernel", "group", "code"),
     [
-        ("per_document, end_id: 2", "flash", "nvidia", 2),
-        ("per_document, end_id: 2", "efficient", "nvidia", 0),
-        ("causal", "flash", "nvidia", 0),
-        ("per_document, end_id: 2", "flash", "local", 0),
+        ("mistral-tiny", "per_document, end_id: 2", "flash", "nvidia", 2),
+        ("mistral-tiny", "per_document, end_id: 2", "efficient", "nvidia", 0),
+        ("mistral-tiny", "causal", "flash", "nvidia", 0),
+        ("mistral-tiny", "per_document, end_id: 2", "flash", "local", 0),
+        ("llama-tiny", "per_document, end_id: 2", "flash", "nvidia", 0),
     ],
 )
 def test_flash_with_a_mask_is_refused_where_no_kernel_takes_it(
-    attention: str, kernel: str, group: str, code: int, capsys: pytest.CaptureFixture[str]
+    model: str, attention: str, kernel: str, group: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     LocalStore(Path("tokens")).put("train.bin", bytes(2 * 100_000))
     data = f"data={{kind: tokens, path: tokens/train.bin, attention: {attention}}}"
-    given = [f"--set={data}", f"--set=attention={kernel}", f"--set=group={group}"]
+    given = [f"--set={data}", f"--set=attention={kernel}", f"--set=group={group}", f"--set=model={model}"]
     where = ["--cluster", "cluster.yaml"] if group == "nvidia" else []
     assert main(["train", "small.yaml", "--dry-run", *where, *given]) == code
     assert ("attention: flash takes no mask on a device" in capsys.readouterr().err) == (code == 2)
@@ -184,3 +185,18 @@ def test_the_mask_of_documents_that_are_kept_apart_is_in_the_forecast(
     causal, apart = (one["predicted_memory_bytes"] for one in found)
     # The heap of a CPU holds a tenth more than is live.
     assert apart - causal == pytest.approx(1.1 * 4 * 32 * 512**2, rel=1e-6)
+
+
+def test_flash_on_a_device_needs_no_mask_for_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    LocalStore(Path("tokens")).put("train.bin", bytes(2 * 2_000_000))
+    found = {}
+    for kernel in ("flash", "efficient"):
+        for attention in ("causal", "per_document, end_id: 2"):
+            data = f"data={{kind: tokens, path: tokens/train.bin, attention: {attention}}}"
+            given = [f"--set={data}", "--set=precision=bf16", "--set=group=nvidia", "--cluster=cluster.yaml"]
+            command = ["train", "small.yaml", "--dry-run", "--json", f"--set=attention={kernel}", *given]
+            assert main(command) in (0, 3)
+            plan = checked("train_dry_run", capsys.readouterr().out)
+            found[kernel, attention[:6]] = plan["sizes"][0]["predicted_memory_bytes"]
+    assert found["flash", "per_do"] == found["flash", "causal"]
+    assert found["efficient", "per_do"] > found["efficient", "causal"]
