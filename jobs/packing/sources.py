@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path, PurePath
 
+from checkpointing.stores.contract import is_name
 from jobs.packing.formats import columns, csv_rows, json_array
 from jobs.packing.formats.naming import KINDS, inner_suffix, is_refused_wrapping
 from jobs.packing.formats.unpacked import as_stored, num_bytes
 from jobs.packing.inputs.splits import TELLING, Wanted, split_of
-from jobs.packing.inputs.stored_inputs import WILD, StoredFolder, find_objects
+from jobs.packing.inputs.stored_inputs import WILD, StoredFolder, find_objects, name_refusal
 from jobs.packing.pieces import InputError, InputFile, InputSource, SourceKind, Split, StoredObject
 
 Found = Path | StoredObject
@@ -104,6 +105,8 @@ def _is_left_out(path: Found, given: Given, column: str, rest: SourceKind | None
 def _kind(path: Found, column: str, rest: SourceKind | None) -> SourceKind | None:
     """What is in the file, by its name; JSON may be in lines, or be none that holds data."""
     kind = KINDS.get(inner_suffix(path))
+    if (kind or rest) and isinstance(path, StoredObject) and not is_name(path.name):
+        raise name_refusal(path)
     if kind == "json" or (kind is None and rest == "json"):
         try:
             kind = json_array.json_kind(_as_named(path), column)

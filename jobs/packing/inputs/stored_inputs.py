@@ -39,12 +39,21 @@ def find_objects(url: str) -> list[StoredObject | StoredFolder]:
     for number, name in enumerate(names):
         if any(mark in name for mark in WILD):
             return _fitting(url, _joined(root, names[:number]), names[number:])
+        if not is_name(name):
+            raise name_refusal(url)
     if names and not url.endswith("/") and (found := _looked(_joined(root, names[:-1]), names[-1])):
         return [found]
     below = _below(_joined(root, names))
     if not below:
         raise InputError(f"{url}: does not exist, or holds no files; give an object, a folder or a pattern")
     return [StoredFolder(url=url, objects=tuple(_all_looked(_joined(root, names), below)))]
+
+
+def name_refusal(url: object) -> InputError:
+    return InputError(
+        f"{url}: a name with other characters than letters, digits and ._+=@- is not read from a store; "
+        "rename the object, or copy it to this machine"
+    )
 
 
 def _fitting(url: str, store: str, pattern: list[str]) -> list[StoredObject | StoredFolder]:
@@ -73,15 +82,10 @@ def _below(url: str) -> list[str]:
     """The names of all objects below a folder, without hidden ones, sorted by path."""
     store = store_at(url, _SHORT)
     try:
-        found = [name for name in store.contents() if not any(map(_is_hidden, name.split("/")))]
+        names = [name for name in store.contents() if not any(map(_is_hidden, name.split("/")))]
     except StoreError as error:
         raise as_problem(error, store, "", url) from None
-    if other := sorted(name for name in found if not is_name(name)):
-        raise InputError(
-            f"{_joined(url, [other[0]])}: a name with other characters than letters, digits and ._+=@- is "
-            "not read from a store; rename the object, or copy the folder to this machine"
-        )
-    return sorted(found, key=lambda name: name.split("/"))
+    return sorted(names, key=lambda name: name.split("/"))
 
 
 def _is_hidden(name: str) -> bool:
@@ -95,6 +99,9 @@ def _all_looked(url: str, names: list[str]) -> list[StoredObject]:
 
 
 def _looked(url: str, name: str) -> StoredObject | None:
+    if not is_name(name):
+        # It may be of a kind that is left out. Who would read it refuses it.
+        return StoredObject(store=url, name=name, num_bytes=0, version=None)
     store = store_at(url, _SHORT)
     try:
         num_bytes, version = versions_of(store).look(name)

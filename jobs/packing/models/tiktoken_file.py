@@ -36,7 +36,9 @@ class TiktokenTokenizer:
         self._known = {*ranks.values(), *special.values()}
         token = end_token or _END
         if token not in special:
-            raise InputError(f"--end-token {token}: {name} has no such token ({', '.join(special):.200})")
+            raise InputError(
+                f"--end-token {token}: {name} has no such token ({', '.join(sorted(special)):.200})"
+            )
         self.end_id = special[token]
         self.vocabulary = Vocabulary(
             tokenizer=name,

@@ -104,9 +104,14 @@ def test_what_is_not_there_is_named_by_its_whole_url(below: str, says: str, book
 
 
 def test_a_name_that_no_store_reads_is_told_and_not_left_out(books: Path) -> None:
+    """Only where it would be read: not beside what a pattern fits, and not if its kind is unknown."""
+    (books / "a/a picture.png").write_text("no text")
+    assert len(left_out(named([f"file://{books}"]), "text", None)) == 2
     (books / "a/with a blank.txt").write_text("text")
-    with pytest.raises(InputError, match=f"^file://{books}/a/with a blank.txt: a name with other characters"):
-        named([f"file://{books}"])
+    for below, rest in (("", None), ("/a/*.txt", None), ("/a/*.png", "text"), ("/a/a b", None)):
+        with pytest.raises(InputError, match=r"/a/.* .*: a name with other characters than letters"):
+            find_sources(named([f"file://{books}{below}"]), "text", rest=rest)
+    assert packed([f"file://{books}/a/*.jsonl"]) == packed([books / "a/one.jsonl"])
 
 
 @pytest.mark.parametrize(
