@@ -207,10 +207,9 @@ class Gate:
                 self._let_all_in(f"the kernel can't ({error})")
 
     def _let_all_in(self, why: str) -> None:
-        if not self.is_for_all:
-            self.is_for_all = True
-            let_all_in(self.store)
-            _log.warning("rendezvous: nobody is kept off its port: %s", why)
+        self.is_for_all = True
+        let_all_in(self.store)
+        _log.warning("rendezvous: nobody is kept off its port: %s", why)
 
 
 class NotRank0(Exception):
@@ -229,9 +228,8 @@ def enter(address: str, port: int, key: bytes, within_s: float) -> int:
     unreached = end - max(0.0, within_s - _UNREACHED_S)
     source, kept_off = None, ""
     while (left_s := end - time.monotonic()) > 0:
-        knocks_from, source = source, None
         try:
-            with socket.create_connection((address, port), min(_KNOCK_S, left_s), knocks_from) as gate:
+            with socket.create_connection((address, port), _KNOCK_S, source) as gate:
                 is_reached = True
                 store = _entered(gate, key, min(end, time.monotonic() + _ANSWER_S))
             source = _missed_from(address, store)

@@ -136,6 +136,54 @@ def test_who_knows_the_key_is_told_the_port_and_reaches_it(gate: tuple[Gate, int
     assert reaches(made.store, "127.0.0.1") and not reaches(made.store, NEIGHBOUR)
 
 
+def test_so_it_is_in_the_other_family() -> None:
+    door = meeting.listen_at("::1")
+    made = Gate(meeting.listen_at("::1"), door)
+    made.open(KEY)
+    assert enter("::1", door.getsockname()[1], KEY, 5.0) == made.store.getsockname()[1]
+    assert made.admitted == {"::1"} and reaches(made.store, "::1")
+    end(made)
+
+
+def test_a_store_that_is_closed_to_a_rank_does_not_mean_that_rank_0_has_ended(gate: tuple[Gate, int]) -> None:
+    """A firewall may refuse for it."""
+    made, door = gate
+    made.open(KEY)
+    made.store.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(TimeoutError, match="let it in, but port"):
+        enter("127.0.0.1", door, KEY, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("within_s", "pauses_s"), [(DEADLINE_S, [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]), (4.0, None)]
+)
+def test_a_rank_that_is_sent_away_comes_again_after_longer_and_longer_pauses(
+    within_s: float, pauses_s: list[float] | None, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def send_away() -> None:
+        with suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    told: list[float] = []
+
+    def sleeps(pause_s: float) -> None:
+        told.append(pause_s)
+        if len(told) == 7:
+            raise Enough
+
+    monkeypatch.setattr(time, "sleep", sleeps)
+    threading.Thread(target=send_away, daemon=True).start()
+    with pytest.raises(Enough):
+        enter("127.0.0.1", listener.getsockname()[1], KEY, within_s)
+    assert told == pauses_s if pauses_s else max(told) <= within_s
+    # To close it would not wake the thread.
+    listener.shutdown(socket.SHUT_RDWR)
+
+
 def test_who_has_another_key_is_told_that_nobody_there_has_his(gate: tuple[Gate, int]) -> None:
     made, door = gate
     made.open(KEY)
@@ -241,6 +289,14 @@ def test_packets_that_vanish_open_the_port_to_nobody_and_one_sentence_says_what_
     monkeypatch.setattr(gates, "_missed_from", lambda *_: (end(made), ("", 0))[1])
     with pytest.raises(Rank0Ended, match=f"refused{said}"):
         enter("127.0.0.1", door, KEY, DEADLINE_S)
+
+
+def test_another_word_than_off_switches_no_gate_off(
+    gate: tuple[Gate, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGHAUL_GATE", "on")
+    gate[0].open(KEY)
+    assert not reaches(gate[0].store, NEIGHBOUR)
 
 
 def test_where_the_user_switches_the_gate_off_nobody_is_kept_off_and_one_line_says_so(
