@@ -6,6 +6,7 @@ import io
 import random
 import socket
 import struct
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,13 @@ def test_more_white_space_than_tiktoken_takes_is_refused_before_it_breaks_off(tm
     assert len(tokenizer.ids("\n" * tiktoken_file.MOST_WHITE + "x")) == tiktoken_file.MOST_WHITE + 1
     with pytest.raises(InputError, match="more than 262,144 white characters in a row"):
         tokenizer.ids("a" + "\n" * (tiktoken_file.MOST_WHITE + 1) + "x")
+
+
+@pytest.mark.parametrize(("kind", "package"), [("bpe", "sentencepiece"), ("tiktoken", "tiktoken")])
+def test_a_package_that_is_missing_is_named(
+    kind: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = file_of(kind, tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=f"needs the package {package}; install it, or use bytes"):
+        read_recipe(str(file), None)
