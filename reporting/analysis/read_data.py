@@ -28,7 +28,7 @@ def cells(source: ReadSource) -> list[str]:
         ]
     return [
         short(source.name or "all", 40),
-        UNKNOWN if source.share is None else fraction(source.share),
+        fraction(1.0 if source.share is None else source.share),
         count(source.num_tokens),
         count(source.num_samples),
         *of_documents,

@@ -119,7 +119,7 @@ def test_a_report_tells_what_data_a_run_read() -> None:
     assert (run.data, skipped) == ((SOURCE,), ())
     assert dict(zip(HEADS, cells(SOURCE), strict=True)) == {
         "source": "all",
-        "share": "–",
+        "share": "100\u202f%",
         "tokens": "1,000",
         "samples": "60",
         "documents": "40",
