@@ -1,12 +1,15 @@
-"""How fast samples are read from a local disk: by our loader, by a memory map, by torch's own loader.
+"""How fast samples are read from a local disk: by our loader, by a memory map, by torch's own loader, and by
+MosaicML Streaming where it is installed (it is no dependency of ours).
 
-All read the same samples of the same file in the same order, in micro-batches of int64, and compute nothing.
-The memory map is nanoGPT's way to make a batch. It is given its order as a list, while ours computes its own.
+All read the same samples in the same order, in micro-batches of int64, and compute nothing. The memory map is
+nanoGPT's way to make a batch. It is given its order as a list, while ours computes its own; Streaming's files
+hold the samples in that order.
 """
 
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -53,6 +56,9 @@ def _of_length(folder: Path, index: TokenIndex, seq_len: int) -> bool:
         "memory map": lambda: _mapped(folder / "all", order, seq_len, micro_batch),
         "torch": lambda: iter(_torch(folder / "all", order, seq_len, micro_batch)),
     }
+    if has_streaming := find_spec("streaming") is not None:
+        shards = _written_by_streaming(folder, order, seq_len)
+        ways["streaming"] = lambda: iter(_streaming(shards, micro_batch))
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         seen = {}
@@ -72,7 +78,16 @@ def _of_length(folder: Path, index: TokenIndex, seq_len: int) -> bool:
         f"{of_map:.2f} of its speed (bound {OF_A_MAP}); torch's loader, {NUM_WORKERS} workers, "
         f"{us['torch']:.1f}, so {of_torch:.1f}x of its speed (bound {OF_TORCH:g})"
     )
-    return of_map >= OF_A_MAP and of_torch >= OF_TORCH
+    met = of_map >= OF_A_MAP and of_torch >= OF_TORCH
+    if not has_streaming:
+        print("                 MosaicML Streaming is not installed: not compared")
+        return met
+    of_streaming = us["streaming"] / us["ours"]
+    print(
+        f"                 MosaicML Streaming, {NUM_WORKERS} workers, {us['streaming']:.1f}, so "
+        f"{of_streaming:.1f}x of its speed (bound {OF_TORCH:g})"
+    )
+    return met and of_streaming >= OF_TORCH
 
 
 def _ours(
@@ -121,6 +136,27 @@ class _Mapped(Dataset[Tensor]):
 
 def _torch(file: Path, order: list[int], seq_len: int, micro_batch: int) -> DataLoader[Tensor]:
     return DataLoader(_Mapped(file, seq_len), batch_size=micro_batch, sampler=order, num_workers=NUM_WORKERS)
+
+
+def _written_by_streaming(folder: Path, order: list[int], seq_len: int) -> Path:
+    from streaming import MDSWriter
+
+    ids, shards = numpy.memmap(folder / "all", dtype=numpy.uint16, mode="r"), folder / f"mds-{seq_len}"
+    with MDSWriter(out=str(shards), columns={"ids": f"ndarray:uint16:{seq_len + 1}"}) as writer:
+        for number in order:
+            writer.write({"ids": numpy.asarray(ids[number * seq_len :][: seq_len + 1])})
+    return shards
+
+
+def _streaming(shards: Path, micro_batch: int) -> DataLoader[Tensor]:
+    from streaming import StreamingDataset
+
+    dataset = StreamingDataset(local=str(shards), shuffle=False, batch_size=micro_batch)
+
+    def together(samples: list[dict[str, "numpy.typing.NDArray[numpy.uint16]"]]) -> Tensor:
+        return torch.stack([torch.from_numpy(one["ids"].astype(numpy.int64)) for one in samples])
+
+    return DataLoader(dataset, batch_size=micro_batch, num_workers=NUM_WORKERS, collate_fn=together)
 
 
 def _write(folder: Path) -> TokenIndex:
