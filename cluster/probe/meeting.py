@@ -108,6 +108,8 @@ def listen_to_ranks(address: str) -> socket.socket:
 
 def _listener(address: str, family: socket.AddressFamily, only: Collection[str] | None) -> socket.socket:
     is_dual = not address and socket.has_dualstack_ipv6()
+    # Not to be used again (``SO_REUSEADDR``): where rank 0 dies, another user could take its port, whom ranks
+    # then ask. As it is, the kernel keeps it for a minute.
     listener = socket.socket(socket.AF_INET6 if is_dual else family)
     try:
         if is_dual:

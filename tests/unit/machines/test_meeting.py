@@ -61,6 +61,17 @@ def test_where_rank_0_has_ended_no_rank_is_blamed(monkeypatch: pytest.MonkeyPatc
     assert is_echo(f"Rank0Gone: {found.value}")
 
 
+def test_nobody_takes_the_port_of_a_rank_0_that_has_died_while_ranks_may_ask_it_again() -> None:
+    with meeting.listen_at("127.0.0.1") as listener:
+        place = listener.getsockname()
+        with socket.create_connection(place, DEADLINE_S), listener.accept()[0] as served:
+            served.close()
+    with socket.socket() as another:
+        another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="already in use"):
+            another.bind(place)
+
+
 def said_at(place: str) -> tuple[str, tuple[int, ...]]:
     with pytest.raises(Unmet) as found:
         meeting._store(f"tcp://{place}", None, 1, 2, b"the run's own", timedelta(seconds=2 * DEADLINE_S))
