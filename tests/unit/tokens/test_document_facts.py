@@ -1,6 +1,7 @@
 """What reading all tokens tells of documents: the same as counting them one by one, however they lie."""
 
 import struct
+import tracemalloc
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -127,6 +128,16 @@ def test_copies_are_looked_for_among_as_many_documents_as_memory_is_kept_for(
     monkeypatch.setattr(documents, "MOST_COMPARED", 3)
     found = read(place([1, 9, 2, 9, 1, 9, 1, 9, 2, 9], end_id=9))
     assert (found.num_documents, found.num_compared, found.num_copies) == (5, 3, 1)
+
+
+def test_a_document_of_any_length_takes_no_more_memory_than_what_is_read_at_once() -> None:
+    long = place([1] * 2**21, end_id=9)
+    tracemalloc.start()
+    try:
+        assert read(long, read_bytes=2**16).longest == 2**21
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_reading_tells_how_far_it_is(
