@@ -1,11 +1,14 @@
-"""Reads the texts, or the values of a column, in a span of a file, in order, from local or shared disks."""
+"""Reads the texts, or the values of a column, in a span of a file, in order, from local or shared disks.
+
+Arrow is imported where it reads: it takes longer to load than many an input to pack.
+"""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.packing.formats import columns, csv_rows, json_array
+from jobs.packing.formats import csv_rows, json_array
 from jobs.packing.formats.lines import (
     PART_BYTES,
     decoded,
@@ -45,9 +48,13 @@ class Place:
     def __str__(self) -> str:
         match self.kind:
             case "parquet":
+                from jobs.packing.formats import columns
+
                 before = columns.num_rows_before(self.path, self.group)
                 return f"{self.path}: row {before + self.at + 1:,}"
             case "arrow":
+                from jobs.packing.formats import columns
+
                 return f"{columns.group_name(self.path, self.kind, self.group)}, row {self.at + 1:,}"
             case "json":
                 return f"{self.path}: the record at byte {self.at:,}"
@@ -81,6 +88,8 @@ def values_of(span: TextSpan, column: str) -> Iterator[tuple[Place, Any]]:
     try:
         match span.kind:
             case "parquet" | "arrow":
+                from jobs.packing.formats import columns
+
                 for group, row, value in columns.values_in(span, column):
                     yield Place(path=span.path, kind=span.kind, at=row, group=group), value
             case "json":
@@ -107,6 +116,8 @@ def _texts(span: TextSpan, column: str) -> Iterator[Text]:
             for at, field in csv_rows.fields_in(span, column):
                 yield _document(field, f"{span.path}: the row at byte {at:,}")
         case "parquet" | "arrow":
+            from jobs.packing.formats import columns
+
             for group, _, value in columns.values_in(span, column):
                 yield _document(value, columns.group_name(span.path, span.kind, group))
 

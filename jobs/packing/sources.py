@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path, PurePath
 
 from checkpointing.stores.contract import is_name
-from jobs.packing.formats import columns, csv_rows, json_array
+from jobs.packing.formats import csv_rows, json_array
 from jobs.packing.formats.naming import KINDS, inner_suffix, is_refused_wrapping
 from jobs.packing.formats.unpacked import as_stored, num_bytes
 from jobs.packing.inputs.splits import TELLING, Wanted, split_of
@@ -202,6 +202,8 @@ def _unknown(path: Found, column: str) -> InputError:
 def _sizes(path: InputFile, kind: SourceKind, column: str, is_chat: bool) -> tuple[int, ...]:
     match kind:
         case "parquet" | "arrow":
+            from jobs.packing.formats import columns
+
             return columns.group_sizes(path, kind, column, of_messages=is_chat)
         case "json":
             return json_array.groups(path)

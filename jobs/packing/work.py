@@ -8,7 +8,6 @@ from typing import Any
 
 from checkpointing.stores.contract import StoreError, Unavailable
 from checkpointing.stores.opening import open_store
-from jobs.packing.chat.piece import pack_chat_piece
 from jobs.packing.chat.recipe import ChatRecipe
 from jobs.packing.hold_out import HoldOut
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed
@@ -65,6 +64,8 @@ def results_of(rows: Iterable[dict[str, Any]]) -> list[Packed]:
 def _packed_piece(piece: InputPiece, work: Work) -> Packed:
     tokenizer, store = _tokenizer(work.tokenizer), open_store(work.store)
     if work.chat:
+        from jobs.packing.chat.piece import pack_chat_piece
+
         return pack_chat_piece(piece, tokenizer, work.column, work.chat, store, work.hold_out)
     return pack_piece(piece, tokenizer, work.column, store, work.hold_out)
 

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from html import escape
 from math import floor, isfinite, log10
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from reporting.analysis.findings import Comparison, Estimate
+if TYPE_CHECKING:  # Commands that only count something need not load what compares.
+    from reporting.analysis.findings import Comparison, Estimate
 
 UNKNOWN = "–"
 THIN = "\u202f"  # between a number and its unit, and never at a line's end
@@ -110,21 +111,21 @@ def interval(low: float | None, high: float | None, digits: int = 3) -> str:
     return f"[{number(low, digits)}, {number(high, digits)}]"
 
 
-def middle(found: Estimate | None) -> float | None:
+def middle(found: "Estimate | None") -> float | None:
     return None if found is None else found.median
 
 
-def num_runs(found: Estimate | None) -> int:
+def num_runs(found: "Estimate | None") -> int:
     return 0 if found is None else found.num_runs
 
 
-def estimate(found: Estimate | None, digits: int = 3) -> str:
+def estimate(found: "Estimate | None", digits: int = 3) -> str:
     if found is None:
         return UNKNOWN
     return " ".join(filter(None, (number(found.median, digits), interval(found.low, found.high, digits))))
 
 
-def winner(found: Comparison) -> str:
+def winner(found: "Comparison") -> str:
     """Returns which group won and by how much, or the verdict itself if neither did."""
     if not found.ratio or found.verdict not in ("faster", "slower"):
         return verdict_text(found)
@@ -133,7 +134,7 @@ def winner(found: Comparison) -> str:
     return f"{short(found.baseline)} by {times(1 / found.ratio)}"
 
 
-def verdict_text(found: Comparison) -> str:
+def verdict_text(found: "Comparison") -> str:
     """Returns the verdict in words. If a side has no numbers, it says which and why."""
     return found.failures or found.verdict
 

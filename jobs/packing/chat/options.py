@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Sequence
 
 from jobs.packing.chat.recipe import ChatRecipe
-from jobs.packing.chat.sandbox import Template
 from jobs.packing.chat.template_file import read_template
 from jobs.packing.pieces import InputError
 from jobs.packing.shard import Packed
@@ -27,6 +26,8 @@ def chat_recipe(args: argparse.Namespace) -> ChatRecipe | None:
         raise InputError(
             f"--chat: needs --seq-len, the tokens of a row, at least {_SHORTEST}; give the training's seq_len"
         )
+    from jobs.packing.chat.sandbox import Template
+
     template = read_template(args.tokenizer, args.chat_template)
     Template(template)
     return ChatRecipe(template=template, seq_len=args.seq_len, too_long=args.too_long)

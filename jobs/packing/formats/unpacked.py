@@ -9,8 +9,6 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import pyarrow
-
 from jobs.packing.formats.naming import is_unpacked
 from jobs.packing.formats.objects import opened_object
 from jobs.packing.pieces import InputError, InputFile, StoredObject
@@ -18,7 +16,7 @@ from jobs.packing.pieces import InputError, InputFile, StoredObject
 # Whoever reads a piece unpacks all before it too.
 MOST_BYTES = 8 * 2**30
 _CHUNK_BYTES = 2**20
-_BROKEN = (OSError, EOFError, MemoryError, zlib.error, pyarrow.ArrowException)
+_BROKEN = (OSError, EOFError, MemoryError, zlib.error)
 
 
 def as_stored(path: InputFile | Path) -> BinaryIO:
@@ -53,12 +51,15 @@ class _Unpacked(io.RawIOBase):
         self._path, self._at = path, 0
         self._file = as_stored(path)
         self._suffix = "." + str(path).lower().rpartition(".")[2]
-        is_gzip = self._suffix == ".gz"
-        self._stream: Any = (
-            gzip.GzipFile(fileobj=self._file)
-            if is_gzip
-            else pyarrow.CompressedInputStream(self._file, "zstd")
-        )
+        self._broken: tuple[type[Exception], ...] = _BROKEN
+        self._stream: Any
+        if self._suffix == ".gz":
+            self._stream = gzip.GzipFile(fileobj=self._file)
+        else:
+            import pyarrow  # Only here: it takes long to load.
+
+            self._stream = pyarrow.CompressedInputStream(self._file, "zstd")
+            self._broken += (pyarrow.ArrowException,)
 
     def readable(self) -> bool:
         return True
@@ -66,7 +67,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             found = int(self._stream.readinto(buffer))
-        except _BROKEN as error:
+        except self._broken as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise InputError(
