@@ -11,6 +11,7 @@ from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Conflict, Missing, Store
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.packing.chat.options import chat_counts, chat_facts, chat_recipe, told_of_chat
 from jobs.packing.chat.recipe import ChatRecipe
@@ -79,7 +80,7 @@ def _packed_and_told(
     pieces, split = cut_into_pieces(sources), args.hold_out
     if not args.json and (sources or ignored):
         splits = [given.split for given in inputs if isinstance(given, SplitFiles)]
-        print(told_of_files(sources, ignored, splits), flush=True)
+        print(printable(told_of_files(sources, ignored, splits)), flush=True)
         for name in dict.fromkeys(split.name for split in splits):
             print(f"of data sets with splits, {name} is packed\n", flush=True)
     if ignored and not pieces:

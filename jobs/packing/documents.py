@@ -175,7 +175,7 @@ def _held(record: object, column: str, where: object) -> Any:
         raise InputError(f"{where} is not an object; expected one with {column!r} in each line")
     if column not in record:
         found = ", ".join(record).encode(errors="backslashreplace").decode()
-        raise InputError(f"{where} has no {column!r} ({found}); name another with --column")
+        raise InputError(f"{where} has no {column!r} ({found:.200}); name another with --column")
     return record[column]
 
 

@@ -10,6 +10,7 @@ from checkpointing.stores.contract import is_name
 from jobs.packing.formats import csv_rows, json_array
 from jobs.packing.formats.naming import KINDS, inner_suffix, is_refused_wrapping
 from jobs.packing.formats.unpacked import as_stored, num_bytes
+from jobs.packing.inputs.patterns import fits
 from jobs.packing.inputs.splits import TELLING, Wanted, split_of
 from jobs.packing.inputs.stored_inputs import WILD, StoredFolder, find_objects, name_refusal
 from jobs.packing.pieces import InputError, InputFile, InputSource, SourceKind, Split, StoredObject
@@ -88,11 +89,25 @@ def left_out(inputs: Sequence[Given], column: str, rest: SourceKind | None) -> l
 def _fitting(given: Path) -> Sequence[Path]:
     if given.exists() or not any(mark in str(given) for mark in WILD):
         return [given]
-    # Path.glob takes no absolute pattern, and finds hidden files.
-    found = [Path(path) for path in sorted(glob.glob(str(given), recursive=True))]  # noqa: PTH207 - see above
+    if "**" in given.parts:
+        found = _fitting_below(given.parts)
+    else:
+        # Path.glob takes no absolute pattern, and finds hidden files.
+        found = [Path(path) for path in sorted(glob.glob(str(given)))]  # noqa: PTH207 - see above
     if not found:
         raise InputError(f"{given}: fits no file; give a file, a folder or another pattern")
     return found
+
+
+def _fitting_below(pattern: Sequence[str]) -> list[Path]:
+    """What fits, and nothing twice: of a folder that fits, what is below is not named again.
+
+    Links to folders are not followed, as ``glob`` does: two of them to their own folder never end.
+    """
+    first = next(number for number, part in enumerate(pattern) if any(mark in part for mark in WILD))
+    root = Path(*pattern[:first])
+    fitting = {path for path in _below(root) if fits(pattern[first:], path.parts[len(root.parts) :])}
+    return sorted((path for path in fitting if fitting.isdisjoint(path.parents)), key=str)
 
 
 def _is_left_out(path: Found, given: Given, column: str, rest: SourceKind | None) -> bool:
@@ -151,10 +166,7 @@ def _local_files(given: Path) -> list[Path]:
         raise InputError(f"{given}: does not exist; give a file or a folder")
     if given.is_file():
         return [given]
-    try:
-        below = [path for path in given.rglob("*") if not _is_hidden(path, given)]
-    except RecursionError:
-        raise InputError(f"{given}: has too many folders in one another; take them away") from None
+    below = _below(given)
     if elsewhere := sorted(path for path in below if path.is_symlink() and not path.is_file()):
         raise InputError(
             f"{elsewhere[0]}: is a link, but not to a file, and is not followed; name the folder that is "
@@ -164,6 +176,13 @@ def _local_files(given: Path) -> list[Path]:
     if not found:
         raise InputError(f"{given}: holds no files; give a folder with text, JSONL or Parquet")
     return found
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.rglob("*") if not _is_hidden(path, folder)]
+    except RecursionError:
+        raise InputError(f"{folder}: has too many folders in one another; take them away") from None
 
 
 def _is_hidden(path: Path, root: Path) -> bool:

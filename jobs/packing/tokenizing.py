@@ -176,11 +176,16 @@ class FileTokenizer:
         self._special = re.compile("|".join(map(re.escape, special))) if special else None
 
     def ids(self, text: str) -> Sequence[int]:
-        ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        [ids] = self.ids_of_each([text])
         return ids
 
     def ids_of_each(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
-        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        try:
+            encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises plain Exception, such as of an unknown word
+            raise InputError(
+                f"--tokenizer {self.vocabulary.tokenizer}: can't take a text ({error!s:.80}); fetch it again"
+            ) from None
         return (encoding.ids for encoding in encodings)
 
     def num_special(self, text: str) -> int:
@@ -217,7 +222,9 @@ def _load(recipe: TokenizerRecipe) -> Any:
         ) from None
     try:
         tokenizer = HuggingFaceTokenizer.from_str((recipe.content or b"").decode())
-    except Exception as error:  # the library raises plain Exception for a bad file
+    except BaseException as error:  # the library raises plain Exception for a bad file, or panics
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise InputError(f"--tokenizer {recipe.name}: is no tokenizer.json ({error})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()

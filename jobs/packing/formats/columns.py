@@ -129,7 +129,7 @@ def _check_column(schema: Any, path: InputFile, column: str, of_messages: bool) 
         names: list[str] = schema.names
     if names.count(column) != 1:
         found = "two columns" if column in names else "no column"
-        told = ", ".join(names)
+        told = f"{', '.join(names):.200}"
         raise InputError(f"{path}: has {found} {column!r} ({told}); name one with --column")
     kind, expected = schema.field(column).type, "lists of messages" if of_messages else "text"
     if not (_holds_messages(kind) if of_messages else _holds_text(kind)):

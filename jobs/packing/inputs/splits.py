@@ -27,8 +27,11 @@ DEFAULT_SPLIT = "train"
 MOST_BYTES = 16 * 2**20
 _MOST_README_BYTES = 2**20
 _MOST_PATTERNS = 1_000
+# Each pattern is held against the name of each file.
+_MOST_PATH = 1_000
 _MOST_SPLITS = 100
 _NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
+_BEGIN = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _FRONT = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 _OF_DATA = re.compile("^(configs|dataset_info)[ \t]*:", re.MULTILINE)
 # The words by which ``datasets`` knows its usual splits.
@@ -105,6 +108,8 @@ def _told(
         config = _subset(where, _by_name(where, configs), wanted.subset)
         if "data_files" in config:
             return where, _patterns(where, config)
+        if "data_dir" in config:
+            _refuse(where, "has a data_dir without data_files, which is not read")
     infos, source = card.get("dataset_info"), README
     if infos is None and INFOS in names:
         infos, source = document(INFOS), INFOS
@@ -127,7 +132,10 @@ def _document(where: str, data: bytes) -> Any:
 
 def _card(where: str, data: bytes) -> dict[str, Any]:
     """What stands at the top of README.md, if that is of data."""
-    front = _FRONT.match(data.decode(errors="replace"))
+    text = data.decode(errors="replace")
+    front = _FRONT.match(text)
+    if front is None and len(data) > _MOST_README_BYTES and _BEGIN.match(text) and _OF_DATA.search(text):
+        _refuse(where, f"has no end of its YAML in the first {_MOST_README_BYTES:,} bytes")
     if front is None or not _OF_DATA.search(front[1]):
         return {}
     try:
@@ -181,9 +189,9 @@ def _patterns(where: str, config: dict[str, Any]) -> Patterns:
 
 
 def _inside(where: str, path: Any) -> str:
-    if not isinstance(path, str) or not path.strip("/"):
+    if not isinstance(path, str) or not path.strip("/") or len(path) > _MOST_PATH:
         _refuse(where, f"expected a path under data_files, found {path!r:.50}")
-    parts = [part for part in path.split("/") if part != "."]
+    parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or "://" in path or "\\" in path:
         _refuse(where, f"data_files has {path!r:.80}, which leads out of the folder")
     return "/".join(parts)
@@ -216,6 +224,8 @@ def _by_words(where: str, infos: Any, names: frozenset[str], wanted: str | None)
     subset: dict[str, Any] = _object(infos)
     if isinstance(infos, list) or "splits" not in subset:
         subsets = _by_name(where, infos) if isinstance(infos, list) else subset
+        # YAML has names that are numbers.
+        subsets = {str(name): one for name, one in subsets.items()}
         subset = _subset(where, subsets, wanted)
         below = [name for name in names if wanted is not None and wanted in name.split("/")[:-1]]
         names = frozenset(below) or names

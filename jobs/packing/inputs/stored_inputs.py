@@ -43,10 +43,11 @@ def find_objects(url: str) -> list[StoredObject | StoredFolder]:
             raise name_refusal(url)
     if names and not url.endswith("/") and (found := _looked(_joined(root, names[:-1]), names[-1])):
         return [found]
-    below = _below(_joined(root, names))
+    folder = _joined(root, names)
+    below = _below(folder)
     if not below:
         raise InputError(f"{url}: does not exist, or holds no files; give an object, a folder or a pattern")
-    return [StoredFolder(url=url, objects=tuple(_all_looked(_joined(root, names), below)))]
+    return [StoredFolder(url=folder, objects=tuple(_all_looked(folder, below)))]
 
 
 def name_refusal(url: object) -> InputError:

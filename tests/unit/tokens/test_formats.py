@@ -183,6 +183,10 @@ def test_patterns_stand_for_the_files_that_fit_in_the_order_of_their_names(tmp_p
         (tmp_path / name).write_text(name, encoding="utf-8")
     assert documents_of([tmp_path / "?" / "*.txt"]) == ["a/1.txt", "a/2.txt", "b/1.txt"]
     assert documents_of([tmp_path / "a" / "**" / "*.txt"]) == ["a/1.txt", "a/2.txt", "a/c/3.txt"]
+    assert documents_of([tmp_path / "a" / "c" / "**"]) == ["a/c/3.txt"]
+    for link in ("b/here", "b/again"):
+        (tmp_path / link).symlink_to(tmp_path / "b")
+    assert documents_of([tmp_path / "b" / "**" / "*.txt"]) == ["b/1.txt"], "links lead back for ever"
     assert documents_of([tmp_path / "[1].txt"]) == ["[1].txt"], "a file of that name is no pattern"
     assert "x.md: expected .txt" in refusal(tmp_path / "a" / "x*")
     assert "none*: fits no file" in refusal(tmp_path / "none*")

@@ -236,6 +236,7 @@ def test_bytes_that_are_not_utf_8_are_named_by_their_place(piece_bytes: int, tmp
             '{"body": "x", "id": 1}',
             "the line at byte 14 has no 'text' (body, id); name another with --column",
         ),
+        (json.dumps({"b" * 300: 1}), f"has no 'text' ({'b' * 200}); name another with --column"),
         ('{"text": 3}', "the line at byte 14: 'text' is 3, expected text"),
         ('{"text": "a\\ud83d"}', "the line at byte 14: 'text' has half a character ('\\ud83d')"),
         ('{"\\ud83d": ""}', "the line at byte 14 has no 'text' (\\ud83d)"),
@@ -427,6 +428,19 @@ def test_a_tokenizer_without_an_end_needs_one_named(tmp_path: Path) -> None:
         read_recipe(file, None)
     with pytest.raises(InputError, match=r"--end-token <x>: t\.json has no such token"):
         read_recipe(file, "<x>")
+
+
+def test_what_the_tokenizers_library_breaks_off_at_is_the_files_fault(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path / "t.json", "</s>")
+    body = json.loads(file.read_text())
+    file.write_text(json.dumps(body | {"model": {**WORDS, "unk_token": "<none>"}}))
+    for read in (lambda one: one.ids("c"), lambda one: one.ids_of_each(["c"])):
+        with pytest.raises(InputError, match=r"t\.json: can't take a text \(WordLevel error: Missing "):
+            read(read_recipe(str(file), None).open())
+    characters = {"type": "Precompiled", "precompiled_charsmap": "AAAA////AAAAAAAAAAAAAA=="}
+    file.write_text(json.dumps(body | {"normalizer": characters}))
+    with pytest.raises(InputError, match=r"t\.json: is no tokenizer\.json \(Precompiled: "):
+        read_recipe(str(file), None)
 
 
 def test_a_tokenizer_without_any_token_is_refused(tmp_path: Path) -> None:

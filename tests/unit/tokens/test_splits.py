@@ -55,6 +55,8 @@ DATA = (*SHARDS, "data/test.jsonl", "more/a/b.jsonl", "other.jsonl")
 def test_the_card_says_which_files_are_which_split(tmp_path: Path) -> None:
     folder_with(tmp_path, {**dict.fromkeys(DATA, ""), "README.md": card(CONFIGS)})
     assert found(tmp_path) == Split(name="train", files=SHARDS, others={"test": 2})
+    [stored] = named([f"file://{tmp_path.parent}//{tmp_path.name}//"])
+    assert isinstance(in_split(stored, Wanted()), SplitFiles), "a slash more is no other folder"
     test = found(tmp_path, "test")
     assert test == Split(name="test", files=("data/test.jsonl", "more/a/b.jsonl"), others={"train": 2})
 
@@ -67,6 +69,7 @@ def test_the_card_says_which_files_are_which_split(tmp_path: Path) -> None:
         "configs:\n- config_name: default\n  data_files: data/train-*\n",
         "configs:\n- config_name: default\n  data_files: [data/train-0*, data/train-0*]\n",
         "configs:\n- config_name: x\n  data_dir: data\n  data_files: [{split: train, path: train-*}]\n",
+        "configs:\n- config_name: x\n  data_dir: data/\n  data_files: train-*\n",
         "configs:\n- config_name: x\n  data_files: {train: data/train-*}\n",
         "dataset_info:\n  splits:\n  - name: train\n",
         "dataset_info:\n- config_name: default\n  splits: [{name: train}]\n",
@@ -134,6 +137,10 @@ def test_a_card_leads_nobody_out_of_its_folder(path: str, tmp_path: Path) -> Non
         ("configs:\n- config_name: default\n  data_files: [{split: 'a b', path: x}]\n", "name of a split"),
         ("configs:\n- config_name: default\n  data_files: [{split: a, path: 3}]\n", "expected a path"),
         ("configs:\n- config_name: default\n  data_files: none.jsonl\n", "no file of split 'train' is there"),
+        ("configs:\n- {config_name: default, data_dir: in}\n", "has a data_dir without data_files"),
+        (f"configs: [{{data_files: '{'**/' * 400}a'}}]\n", "expected a path"),
+        (f"configs: [{{data_files: a}}]\nx: {'y' * 2**20}\n", "no end of its YAML in the first 1,048,576"),
+        ("dataset_info: {1: {splits: [train]}, 2: {}}\n", "has several subsets (1, 2)"),
         ("dataset_info:\n  splits: []\n", "expected the names of splits"),
         ("dataset_info: {splits: [{name: a}, {name: b}]}\n", "has no split 'train' (a, b)"),
         ("dataset_info: {splits: [{name: in}, {name: out}]}\n", "may be of the splits in, out"),
@@ -170,3 +177,9 @@ def test_the_command_packs_the_training_split_and_says_so(
     assert "of data sets with splits, train is packed" in told and "2 documents" in told
     assert main(["pack", str(tmp_path / "set"), "--split", "dev", "--out", str(tmp_path / "dev")]) == 2
     assert "has no split 'dev' (train, test); name one of these" in capsys.readouterr().err
+
+
+def test_a_files_name_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder_with(tmp_path / "plain", ("a.jsonl", "b.\x1b]0;c"))
+    assert main(["pack", str(tmp_path / "plain"), "--out", str(tmp_path / "plain-tokens")]) == 0
+    assert "\x1b" not in capsys.readouterr().out
