@@ -6,6 +6,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,19 +66,22 @@ class TokenizerRecipe:
     reads_special: bool = False
 
     def open(self) -> Tokenizer:
-        if self.content is None:
-            return ByteTokenizer()
-        match self.kind:
-            case "json":
-                return FileTokenizer(self)
-            case "sentencepiece":
-                return SentencePieceTokenizer(
-                    self.name, self.content, self.end_token, needs_end=self.needs_end
-                )
-            case "tiktoken":
-                return TiktokenTokenizer(
-                    self.name, self.content, self.end_token, reads_special=self.reads_special
-                )
+        return _opened(self)
+
+
+@lru_cache(maxsize=1)
+def _opened(recipe: TokenizerRecipe) -> Tokenizer:
+    """Once per process: a worker packs many pieces, and a large vocabulary takes seconds."""
+    if recipe.content is None:
+        return ByteTokenizer()
+    name, content, end_token = recipe.name, recipe.content, recipe.end_token
+    match recipe.kind:
+        case "json":
+            return FileTokenizer(recipe)
+        case "sentencepiece":
+            return SentencePieceTokenizer(name, content, end_token, needs_end=recipe.needs_end)
+        case "tiktoken":
+            return TiktokenTokenizer(name, content, end_token, reads_special=recipe.reads_special)
 
 
 def tokenizer_file(name: str) -> str:

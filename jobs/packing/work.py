@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any
 
 from checkpointing.stores.contract import StoreError, Unavailable
@@ -12,7 +11,7 @@ from jobs.packing.chat.recipe import ChatRecipe
 from jobs.packing.hold_out import HoldOut
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed
 from jobs.packing.shard import Packed, pack_piece
-from jobs.packing.tokenizing import Tokenizer, TokenizerRecipe
+from jobs.packing.tokenizing import TokenizerRecipe
 from jobs.training.task.token_index import TokenShard
 
 
@@ -62,18 +61,12 @@ def results_of(rows: Iterable[dict[str, Any]]) -> list[Packed]:
 
 
 def _packed_piece(piece: InputPiece, work: Work) -> Packed:
-    tokenizer, store = _tokenizer(work.tokenizer), open_store(work.store)
+    tokenizer, store = work.tokenizer.open(), open_store(work.store)
     if work.chat:
         from jobs.packing.chat.piece import pack_chat_piece
 
         return pack_chat_piece(piece, tokenizer, work.column, work.chat, store, work.hold_out)
     return pack_piece(piece, tokenizer, work.column, store, work.hold_out)
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(recipe: TokenizerRecipe) -> Tokenizer:
-    """Opens a tokenizer once per worker: a worker packs many pieces, and a large vocabulary takes seconds."""
-    return recipe.open()
 
 
 # Ray Data needs the same type in all rows of a column.

@@ -17,7 +17,7 @@ import tiktoken
 from tiktoken_ext import openai_public
 
 from jobs.cli.__main__ import main
-from jobs.packing import long_texts
+from jobs.packing import long_texts, tokenizing
 from jobs.packing.documents import Text
 from jobs.packing.long_texts import Parts
 from jobs.packing.models import tiktoken_file
@@ -210,6 +210,7 @@ def test_a_package_that_is_missing_is_named(
     kind: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = file_of(kind, tmp_path)
+    tokenizing._opened.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=f"needs the package {package}; install it, or use bytes"):
         read_recipe(str(file), None)
