@@ -228,8 +228,10 @@ def enter(address: str, port: int, key: bytes, within_s: float) -> int:
     unreached = end - max(0.0, within_s - _UNREACHED_S)
     source, kept_off = None, ""
     while (left_s := end - time.monotonic()) > 0:
+        # Once: it may be this machine's no more, or not reach the gate.
+        knocks_from, source = source, None
         try:
-            with socket.create_connection((address, port), _KNOCK_S, source) as gate:
+            with socket.create_connection((address, port), min(_KNOCK_S, left_s), knocks_from) as gate:
                 is_reached = True
                 store = _entered(gate, key, min(end, time.monotonic() + _ANSWER_S))
             source = _missed_from(address, store)

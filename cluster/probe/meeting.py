@@ -26,9 +26,7 @@ from errno import EADDRNOTAVAIL
 from hmac import compare_digest
 from ipaddress import ip_address
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from tempfile import mkdtemp
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from cluster.gate.gate import Gate, NotRank0, Rank0Ended, enter
@@ -44,7 +42,7 @@ from cluster.probe.roll_call import (
     connecting_s,
     told_if_late,
 )
-from cluster.probe.signed_store import SignedStore
+from cluster.probe.signed_store import SignedStore, in_time
 from cluster.run_key import KEY_BYTES, mac
 
 if TYPE_CHECKING:
@@ -109,7 +107,7 @@ def listen_to_ranks(address: str) -> socket.socket:
 def _listener(address: str, family: socket.AddressFamily, only: Collection[str] | None) -> socket.socket:
     is_dual = not address and socket.has_dualstack_ipv6()
     # Not to be used again (``SO_REUSEADDR``): where rank 0 dies, another user could take its port, whom ranks
-    # then ask. As it is, the kernel keeps it for a minute.
+    # then ask. As it is, the kernel keeps it for a minute, unless rank 0 had closed its own connection first.
     listener = socket.socket(socket.AF_INET6 if is_dual else family)
     try:
         if is_dual:
@@ -232,7 +230,7 @@ def _store(
             return store
         port = enter(address, door, key, within_s)
         # torch asks an impostor again and again until then.
-        store = _answering(address, port, within_s)
+        store = in_time(lambda: tcp_store(address, port, None, timedelta(seconds=within_s)), within_s)
     except Rank0Ended as error:
         raise Rank0Gone(
             f"rank {rank} on {socket.gethostname()}: connection closed, and rank 0 does not answer at "
@@ -249,29 +247,6 @@ def _store(
         ) from None
     store.set_timeout(timeout)
     return store
-
-
-def _answering(address: str, port: int, within_s: float) -> Any:
-    """Returns a client. Raises ``RuntimeError`` if nothing is answered in time: torch's own timeout does not
-    count for the first answer, for which its constructor waits without end.
-    """
-    made: SimpleQueue[Any] = SimpleQueue()
-
-    def make() -> None:
-        try:
-            made.put(tcp_store(address, port, None, timedelta(seconds=within_s)))
-        except Exception as error:
-            made.put(error)
-
-    Thread(target=make, name="meeting", daemon=True).start()
-    try:
-        client = made.get(timeout=within_s)
-    except Empty:
-        text = f"no answer within {within_s:.0f} s, as if rank 0 had not come: look into its log"
-        raise RuntimeError(text) from None
-    if isinstance(client, Exception):
-        raise client
-    return client
 
 
 def _place_of(meeting: str) -> tuple[str, int]:

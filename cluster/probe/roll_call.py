@@ -25,7 +25,7 @@ from threading import Event, Thread, Timer
 
 from cluster.probe.broken_ways import ends_to_leave
 from cluster.probe.interfaces import NoInterface, advertised
-from cluster.probe.signed_store import SignedStore
+from cluster.probe.signed_store import SignedStore, in_time
 from cluster.run_key import Refused
 
 # Ranks come when they have imported torch, from a slow disk too. Their driver gives up a little later.
@@ -41,6 +41,8 @@ _MOST_WEIGHED = 4096
 _MOST_INTERFACE_CHARS = 15
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
 _LINGER_S = 4 * _LONGEST_PAUSE_S
+# torch's client tries twice, and pauses for as long.
+_ASKING_S = 3 * _REACH_S + _LINGER_S
 _CARD, _REACH, _OVER = "card", "reach", "longhaul/over"
 # The numbers of a hundred thousand ranks.
 _MOST_TOLD_BYTES = 2**20
@@ -98,14 +100,19 @@ def all_met(
     try:
         return _told_if_disturbed(store, rank, num_ranks, of_one_machine, within_s)
     except Unmet as problem:
+        text = json.dumps([str(problem), problem.ranks])
         with suppress(RuntimeError):  # Rank 0 is gone.
-            answering = _answering(store)
-            if not answering.check([_OVER]):
-                answering.set(_OVER, json.dumps([str(problem), problem.ranks]))
+            in_time(lambda: _tell(store, text), _ASKING_S)
         if rank == 0:
             # The store may be this process's, and ends with what follows: others read it first.
             time.sleep(_LINGER_S)
         raise
+
+
+def _tell(store: SignedStore, problem: str) -> None:
+    answering = _answering(store)
+    if not answering.check([_OVER]):
+        answering.set(_OVER, problem)
 
 
 def _told_if_disturbed(
@@ -135,8 +142,12 @@ def _told_if_lost(
         here = f"rank {rank} on {socket.gethostname()}" if rank else "rank 0"
         if rank:
             try:
-                # Rank 0 meets the same, and tells of it before it ends.
-                _until(_answering(store), lambda: False, time.monotonic() + _LINGER_S, num_ranks)
+                # Rank 0 meets the same, and tells of it before it ends. Whoever has its port by then need not
+                # answer.
+                in_time(
+                    lambda: _until(_answering(store), lambda: False, time.monotonic() + _LINGER_S, num_ranks),
+                    _ASKING_S,
+                )
             except RuntimeError:
                 raise Rank0Gone(
                     f"{here}: connection closed, and rank 0's store does not answer any more ({error}); look "

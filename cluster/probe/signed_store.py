@@ -1,8 +1,10 @@
 """The store of a roll call, in which each word carries a MAC: its server takes words from everybody."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import timedelta
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from cluster.run_key import Refused, read, sign
@@ -47,6 +49,29 @@ class SignedStore:
         again = copy(self)
         again._store = self._store.clone()
         return again
+
+
+def in_time(ask: Callable[[], Any], within_s: float) -> Any:
+    """Returns what ``ask`` returns. Raises what it raises, and ``RuntimeError`` if nothing is answered in
+    time: torch waits for the first answer of a server, and for most others, without end.
+    """
+    answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+
+    def asks() -> None:
+        try:
+            answers.put((ask(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    Thread(target=asks, name="meeting", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=within_s)
+    except Empty:
+        text = f"no answer within {within_s:.0f} s, as if rank 0 had not come: look into its log"
+        raise RuntimeError(text) from None
+    if error is not None:
+        raise error
+    return answer
 
 
 def _subject(name: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from errno import EINPROGRESS
+from errno import EADDRNOTAVAIL, EINPROGRESS
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +271,35 @@ def test_a_rank_whose_address_changes_on_the_way_comes_in_once_the_gate_has_seen
     monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
     assert enter("127.0.0.1", door, KEY, DEADLINE_S) == store
     assert made.admitted == {"127.0.0.5", "127.0.0.6"} and not made.is_for_all
+
+
+def test_a_rank_knocks_once_from_an_address_that_it_may_have_lost(
+    gate: tuple[Gate, int], come_from: dict[int, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, door = gate
+    made.open(KEY)
+    store = made.store.getsockname()[1]
+    come_from.update({door: ["127.0.0.5"], store: ["127.0.0.6", "127.0.0.5"]})
+
+    def lost(*_: object) -> None:
+        raise OSError(EADDRNOTAVAIL, "it is this machine's no more")
+
+    monkeypatch.setattr(socket.socket, "bind", lost)
+    assert enter("127.0.0.1", door, KEY, 5.0) == store
+
+
+def test_no_knock_is_longer_than_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+
+    def refuses(place: object, within_s: float, source: object) -> None:
+        told.append(within_s)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuses)
+    for within_s in (2.0, DEADLINE_S):
+        with pytest.raises(ConnectionRefusedError):
+            enter("127.0.0.1", 1, KEY, within_s)
+    assert told[0] <= 2.0 and told[1] == 5.0
 
 
 def test_packets_that_vanish_open_the_port_to_nobody_and_one_sentence_says_what_to_do(

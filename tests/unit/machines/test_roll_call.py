@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
-from threading import Lock
+from threading import Event, Lock
 
 import pytest
 
@@ -400,6 +400,25 @@ def test_a_stranger_who_overwrites_a_card_blames_nobody() -> None:
     store.add("longhaul/card/num", 1)
     assert said_by(store, 0) == (STRANGER, ())
     assert said_by(store, 1) == (STRANGER, ())
+
+
+@pytest.mark.usefixtures("no_lingering")
+@pytest.mark.parametrize(("rank", "outcome"), [(0, Unmet), (1, Rank0Gone)])
+def test_who_has_the_port_of_a_rank_0_that_is_gone_and_never_answers_holds_nobody_up(
+    rank: int, outcome: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, is_held_up = Event(), []
+
+    class Silent(Spoilt):
+        def clone(self) -> Store:
+            is_held_up.append(not over.wait(30.0))
+            return super().clone()
+
+    monkeypatch.setattr(roll_call, "_ASKING_S", 0.1, raising=False)
+    with pytest.raises(outcome):
+        all_met(signed(Silent()), rank, 2, of_one_machine=True, within_s=30)
+    assert not is_held_up
+    over.set()
 
 
 @pytest.mark.usefixtures("no_lingering")
