@@ -3,6 +3,7 @@
 No document and no shard is held in memory as a whole: what is kept of a document is eight bytes.
 """
 
+import math
 import re
 import sys
 import time
@@ -46,13 +47,18 @@ class Place:
         return self.index.num_tokens * DTYPE_BYTES[self.index.dtype]
 
 
-def read_documents(place: Place) -> DocumentFacts:
-    """Raises ``DataError`` if a shard is not as the index says, ``StoreError`` if the store fails.
+class TooManyDocuments(Exception):
+    pass
+
+
+def read_documents(place: Place, most_documents: float = math.inf) -> DocumentFacts:
+    """Raises ``DataError`` if a shard is not as the index says, ``StoreError`` if the store fails,
+    ``TooManyDocuments`` at the first above ``most_documents``.
 
     Nothing else than an end token or a flag tells where a document ends, so there must be one of both.
     """
     width, is_chat = DTYPE_BYTES[place.index.dtype], place.index.chat is not None
-    found = _Found(width, _is_cut(place))
+    found = _Found(width, _is_cut(place), most_documents)
     end = b"" if place.end_id is None else place.end_id.to_bytes(width, "little")
     for part in _told(place, parts_of(place), width):
         if is_chat:
@@ -95,13 +101,13 @@ def _is_cut(place: Place) -> Callable[[int, int], bool]:
 class _Found:
     """What was found so far. The open document is what was added since the last ``end``."""
 
-    def __init__(self, width: int, is_cut: Callable[[int, int], bool]) -> None:
+    def __init__(self, width: int, is_cut: Callable[[int, int], bool], most_documents: float) -> None:
         self.num_documents = self.longest = self.num_padding = self.num_cut = 0
         # How many documents, by the bits of their lengths.
         self.lengths: dict[int, int] = {}
         # By their first byte, so that those which are compared at once are few.
         self.hashes = [array("Q") for _ in range(256)]
-        self._width, self._is_cut = width, is_cut
+        self._width, self._is_cut, self._most_documents = width, is_cut, most_documents
         self._num_hashes = self._at = 0
         self._begin()
 
@@ -134,6 +140,8 @@ class _Found:
         self._at += is_whole
         if length or is_whole:
             self.num_documents += 1
+            if self.num_documents > self._most_documents:
+                raise TooManyDocuments
             self.longest = max(self.longest, length)
             self.lengths[length.bit_length()] = self.lengths.get(length.bit_length(), 0) + 1
             self.num_cut += self._is_cut(self._first, self._at)

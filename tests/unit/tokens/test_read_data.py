@@ -10,7 +10,7 @@ import pytest
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
-from jobs.runs.data_read import record
+from jobs.runs.data_read import places, record
 from jobs.runs.data_read.record import read_sources
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.tasks import Tasks, beginning
@@ -82,6 +82,15 @@ def test_a_start_does_not_read_many_tokens_for_people(spec: RunSpec, monkeypatch
         "Documents of code: not read when the run began: --documents reads all 360 bytes for them. "
         "See longhaul data SPEC."
     )
+
+
+def test_a_start_does_not_read_many_documents_for_people(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "FEW_DOCUMENTS", 3)
+    web, code = read_sources(spec, find_data(spec))
+    assert web.documents and web.documents.num_documents == 3
+    assert (code.documents, code.unread) == (None, "--documents reads more than 3 of them")
 
 
 FACTS = DocumentFacts(
