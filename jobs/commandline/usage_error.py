@@ -2,12 +2,18 @@
 
 from difflib import get_close_matches
 
+# A list of a thousand wrong values has a problem for each.
+_MOST_SHOWN = 40
+
 
 class SpecError(Exception):
     """The user's input is wrong. Each problem says where, what was found, what was expected, what to do."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
+        shown = problems[:_MOST_SHOWN]
+        if num_more := len(problems) - len(shown):
+            shown.append(f"and {num_more:,} more")
+        super().__init__("\n".join(shown))
         self.problems = problems
 
 
