@@ -5,6 +5,7 @@
 """
 
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.varlen import varlen_attn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checkpointing.errors import Unfit
+from jobs.training.models.checkpointing import keep_outputs_of
 from jobs.training.task.job import Recipe
 from jobs.training.task.presets import ModelConfig
 from jobs.training.task.settings import Attention
@@ -64,6 +65,16 @@ def takes_begins(how: Attention, device: torch.device, mask: Tensor | None) -> b
     return how == "flash" and device.type == "cuda" and mask is None
 
 
+@cache
+def prepare_to_attend_apart() -> None:
+    """To be called before ``attend`` is given where samples begin. It loads for seconds, which nobody else
+    should wait for.
+    """
+    import torch.nn.attention.varlen
+
+    keep_outputs_of(torch.ops.torch_attn._varlen_attn.default)
+
+
 def takes_groups(config: ModelConfig, device: torch.device, dtype: torch.dtype, mask: Tensor | None) -> bool:
     """Whether a fast kernel takes key and value heads as they are, unrepeated.
 
@@ -108,6 +119,8 @@ def kernel_of(
 
 def _attend_apart(q: Tensor, k: Tensor, v: Tensor, begins: Tensor) -> Tensor:
     batch, _, length, _ = q.shape
+    from torch.nn.attention.varlen import varlen_attn
+
     q, k, v = (heads.transpose(1, 2).flatten(0, 1) for heads in (q, k, v))
     causal = (-1, 0)
     mixed = varlen_attn(q, k, v, begins, begins, length, length, window_size=causal, enable_gqa=True)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.attention.varlen
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -28,8 +27,13 @@ _KEPT = [
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.torch_attn._varlen_attn.default,
 ]
+
+
+def keep_outputs_of(operation: torch._ops.OpOverload) -> None:
+    """Of one that is not there until its module is loaded."""
+    if operation not in _KEPT:
+        _KEPT.append(operation)
 
 
 def checkpointed(how: Checkpointing, block: Callable[..., Tensor], *inputs: Tensor | bool | None) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jobs.training.models.attention import attend, takes_begins, takes_groups
+from jobs.training.models.attention import attend, prepare_to_attend_apart, takes_begins, takes_groups
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
 from jobs.training.models.fp8 import linear_product
@@ -263,6 +263,7 @@ def within_samples(
     own = places - first
     cos, sin = (table[own].unsqueeze(1) for table in plain.rotation)
     if takes_begins(kernel, plain.device, plain.mask):
+        prepare_to_attend_apart()
         # How many there are is the one thing that the host waits for, once for all layers.
         begins_of_all = (own == 0).flatten().nonzero().flatten().to(torch.int32)
         return replace(plain, rotation=(cos, sin), mask=F.pad(begins_of_all, (0, 1), value=own.numel()))

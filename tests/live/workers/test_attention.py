@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.attention.varlen
 
 from checkpointing.errors import Unfit
 from jobs.training.models import attention, decoder
@@ -140,7 +141,7 @@ def each_alone(
 def test_samples_that_are_told_apart_have_the_losses_and_gradients_of_those_that_a_mask_keeps_apart(
     name: str, checkpointing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "varlen_attn", each_alone)
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", each_alone)
     monkeypatch.setattr(decoder, "takes_begins", lambda how, device, mask: how == "flash" and mask is None)
     ids = torch.arange(2 * 40).reshape(2, 40) * 7 % 500
     begins = torch.zeros(2, 40, dtype=torch.bool)
