@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from jobs.training.models.attention import attend, prepare_to_attend_apart, takes_begins, takes_groups
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
+from jobs.training.models.first_calls import call_each_once
 from jobs.training.models.fp8 import linear_product
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
 from jobs.training.models.marking import mark_backward, mark_forward
@@ -279,6 +280,7 @@ def within_samples(
 
 def rotation(config: ModelConfig, length: int, device: torch.device) -> Rotation:
     """Cosines and sines in fp32, each (length, head_dim)."""
+    call_each_once()
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
     if config.rope_scaling is not None:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.training.models.decoder import Decoder
+from jobs.training.models.first_calls import call_each_once
 from jobs.training.models.init import fill, materialize
 from jobs.training.task.job import Precision
 from jobs.training.task.presets import PRESETS, ModelConfig, preset
@@ -183,3 +186,32 @@ def shard(decoder: Decoder, policy: MixedPrecisionPolicy | None = None) -> Decod
 def whole(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
     return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+
+
+class FirstCalls(TorchDispatchMode):
+    """How many numbers the first call of each operation computes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's base class
+        self.sizes: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            self.sizes.setdefault(func.__name__.partition(".")[0], found.numel())
+        return found
+
+
+def test_no_function_is_computed_by_several_threads_before_one_has_computed_it() -> None:
+    call_each_once.cache_clear()
+    with (calls := FirstCalls()):
+        model = Decoder(preset("llama-tiny"))
+        materialize(model, CPU, seed=1, precision="fp32")
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.zeros(1, 96, dtype=torch.int64)
+        model(ids, ids).backward()
+        optimizer.step()
+    of_mkl = {"cos", "erf", "exp", "expm1", "log", "log1p", "sin", "sqrt", "tan", "tanh"}
+    used = {name: size for name, size in calls.sizes.items() if name in of_mkl}
+    assert {"cos", "sin", "sqrt"} <= used.keys()
+    assert set(used.values()) == {1}
