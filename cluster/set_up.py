@@ -47,6 +47,15 @@ _MATTERS_NOT = frozenset(
     }
 )  # fmt: skip
 _NO_INDEX = "no-index"
+# pip does it while it installs, uv does not: then each process would compile what it loads, for as long as
+# nobody may write there or PYTHONDONTWRITEBYTECODE is set. The rest is large, and loaded by few.
+_COMPILE = """
+import compileall, os, re, sysconfig
+packages = sysconfig.get_path("purelib")
+os.chdir(packages)
+rest = re.compile("/(tests?|testing|rllib|models|_inductor|sympy|moto|plotting)/")
+compileall.compile_dir(".", ddir=packages, quiet=2, workers=0, rx=rest)
+"""
 _SIGN_OF_LIFE_S = 10
 _LAST_LINES = 20
 
@@ -108,6 +117,8 @@ def set_up(
         _with_uv(uv, python, constraints, target, settings, kept)
     else:
         _with_pip(python, constraints, target, kept)
+    if uv:
+        _run([str(python), "-c", _COMPILE], "bytecode")
     print(f"{folder} is ready after {time.monotonic() - begun:.0f} s", flush=True)
 
 

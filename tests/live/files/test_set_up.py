@@ -1,5 +1,6 @@
 """Environments that are really made: by pip and uv, beside a torch that an image brought, with no network."""
 
+import marshal
 import subprocess
 import sys
 import zipfile
@@ -91,6 +92,10 @@ def test_uv_obeys_pips_settings_and_takes_what_was_tested(project: Path, tmp_pat
     said = _set_up(project, target, "uv")
     assert said.endswith("exit 0"), said
     assert "with uv" in said
+    # Else each process would compile what it loads, where it may not write.
+    [compiled] = target.glob("lib/*/site-packages/__pycache__/other.*.pyc")
+    code = marshal.loads(compiled.read_bytes()[16:])
+    assert Path(code.co_filename) == compiled.parents[1] / "other.py"
     assert _versions(target) == "2.13.0 1.0 1.0"
 
 
