@@ -3,7 +3,7 @@
 MKL chooses how it computes a function at its first call. In the version in torch's builds, where several
 threads make that call together, one of them may compute its share with half of the digits
 (https://github.com/pytorch/pytorch/issues/188792): a training's cosines were wrong by 1e-4 that way, for as
-long as the process lived.
+long as the process lived. A model does it at its first forward pass, before any optimizer computes.
 """
 
 from functools import cache
