@@ -23,6 +23,7 @@ SCRIPTS=$(dirname -- "${BASH_SOURCE[0]}")
 readonly SCRIPTS
 readonly FIRST_WAIT_S=2
 # Where the machine or the head is busy each try takes Ray half a minute, and the node is away all the while.
+# By chance a wait is up to half longer or shorter: all nodes lose a head at the same moment.
 readonly LONGEST_WAIT_S=10
 # What ran for so long was well: the next failure is a new one.
 readonly HEALTHY_S=600
@@ -139,16 +140,23 @@ warn_of_numa_balancing() {
 }
 
 keep_running() {
-    local wait_s=$FIRST_WAIT_S began code
+    local wait_s=$FIRST_WAIT_S began code this_wait_s
     while :; do
         began=$(date +%s)
         run "$@"
         code=$?
         (($(date +%s) - began < HEALTHY_S)) || wait_s=$FIRST_WAIT_S
-        say "ray ended with $code; starting it again in $wait_s s"
-        run sleep "$wait_s"
+        this_wait_s=$(about "$wait_s")
+        say "ray ended with $code; starting it again in $this_wait_s s"
+        run sleep "$this_wait_s"
         wait_s=$((wait_s * 2 < LONGEST_WAIT_S ? wait_s * 2 : LONGEST_WAIT_S))
     done
+}
+
+# So many seconds, and up to half more or less; RANDOM is at most 32767.
+about() {
+    local tenths=$(($1 * 5 + RANDOM * ($1 * 10 + 1) / 32768))
+    echo "$((tenths / 10)).$((tenths % 10))"
 }
 
 # In the background, because bash attends to a signal only between its own commands.

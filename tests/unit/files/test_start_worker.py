@@ -325,8 +325,24 @@ def test_ray_is_started_again_each_time_after_a_longer_wait(machine: Machine) ->
     code, said = machine.run(LONGHAUL_VENDOR="cpu", MOST_WAITS="8")
     assert code == 0
     assert len(machine.lines("ray")) == 8
-    assert machine.lines("waits") == ["2", "4", "8", "10", "10", "10", "10", "10"]
-    assert "ray ended with 7; starting it again in 10 s" in said
+    waits = machine.lines("waits")
+    assert_about(waits, [2, 4, 8, 10, 10, 10, 10, 10])
+    assert f"ray ended with 7; starting it again in {waits[-1]} s" in said
+
+
+def test_nodes_that_lose_a_head_together_do_not_come_back_together(machine: Machine) -> None:
+    machine.run(LONGHAUL_VENDOR="cpu", MOST_WAITS="80")
+    longest = machine.lines("waits")[3:]
+    assert_about(longest, [10] * 77)
+    # By chance one of ten million runs has none there.
+    assert any(float(wait) < 7 for wait in longest) and any(float(wait) > 13 for wait in longest), longest
+
+
+def assert_about(waits: list[str], expected: list[float]) -> None:
+    """A wait is at most half longer or shorter than expected."""
+    assert len(waits) == len(expected)
+    for wait, usual in zip(waits, expected, strict=True):
+        assert usual / 2 <= float(wait) <= usual * 3 / 2, waits
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, "0"), ({"RAY_enable_metrics_collection": "1"}, "1")])
@@ -345,7 +361,7 @@ def test_the_waits_begin_anew_after_a_long_healthy_time(machine: Machine) -> Non
     machine.has("ray", f'[[ $(wc -l < "$HERE/waits") -ne 2 ]] || echo 600 > "$HERE/now"; {RAY}')
     machine.holds("waits")
     machine.run(LONGHAUL_VENDOR="cpu", MOST_WAITS="4")
-    assert machine.lines("waits") == ["2", "4", "2", "4"]
+    assert_about(machine.lines("waits"), [2, 4, 2, 4])
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
