@@ -6,7 +6,7 @@ The layers from the top. Each imports only the layers below it:
 - ``watching``: a run or a sweep while it goes on, for people;
 - ``first_spec`` (writes a spec that fits), ``listing`` (what a store holds), ``dataset`` (what a run reads)
   and ``explaining`` (what a word means);
-- ``durable``: what makes a training loop of the user's own a run;
+- ``durable``: what makes a training loop of the user's own a run; ``spares``: processes that wait for it;
 - ``runs``: one long run, from its spec to its end; ``slurm``: either of both as a job of Slurm;
 - ``sweeps`` (many cells), ``reports``, ``checkpoints``, ``packing``, ``doctor`` and ``clusters``: one command
   each;

@@ -50,7 +50,7 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("jobs",), ("jobs.cli",), (
             "jobs.listing", "jobs.explaining", "jobs.first_spec", "jobs.watching", "jobs.dataset",
         ),
-        ("jobs.durable",), ("jobs.runs", "jobs.slurm"),
+        ("jobs.durable", "jobs.spares"), ("jobs.runs", "jobs.slurm"),
         ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
         ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.gauges", "jobs.launch"),
         ("jobs.execution", "jobs.run_progress"), ("jobs.training",), ("jobs.commandline",),

@@ -2,7 +2,7 @@
 
 See docs/own-loop.md. Reading order: ``run`` (what a script calls), ``opening`` (from its arguments to a
 session), ``session`` (one attempt on one rank), ``telling`` (what that says of itself) with ``records``,
-``lease`` (who may train the run, and ``owner`` of it), ``batches`` (which samples a step reads),
+``lease`` (who may train the run), ``batches`` (which samples a step reads),
 ``hugging_face`` (transformers' Trainer as a run), ``errors``.
 """
 

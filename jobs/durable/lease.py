@@ -10,9 +10,9 @@ from checkpointing.errors import Corrupt, NothingToResume
 from checkpointing.generations.choice import find
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import StoreError
+from jobs.commandline.owner import owner_name, state_of
 from jobs.commandline.usage_error import Occupied, SpecError
 from jobs.durable.errors import DurableError
-from jobs.durable.owner import owner_name, state_of
 from jobs.run_progress.run_state import GOING_ON
 from jobs.run_progress.status_file import read_status_file
 from jobs.runs.driver_presence import DriverPresence

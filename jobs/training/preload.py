@@ -1,11 +1,12 @@
 """Imports all modules that a worker needs up to its first step; workers are then forked from that process.
 
 Such a process must never ask CUDA or HIP for anything, nor NVML or AMD SMI: what is forked afterwards could
-not use a device. ``touched_device`` tells whether it has. Asking how many devices there are is enough.
+not use a device. ``why_cut_off`` tells whether it has. Asking how many devices there are is enough.
 """
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ _LOADED_BY = {"attempt": "jobs.training.loop.attempt", "cells": "jobs.training.b
 # What drivers open: CUDA and NVML, HIP, and AMD SMI.
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 _OPEN_FILES = Path("/proc/self/fd")
+_YES = b"yes"
 
 
 def load(strategy: Strategy, work: Work = "attempt") -> None:
@@ -33,6 +35,19 @@ def load(strategy: Strategy, work: Work = "attempt") -> None:
     for name in (*_LOADED_BY_ALL, _LOADED_BY[work]):
         import_module(name)
     load_strategy(strategy)
+
+
+def why_cut_off(open_files: Path = _OPEN_FILES) -> str | None:
+    """Why no process that is forked from this one could use a device; None if each could.
+
+    torch marks the children of a process that has asked CUDA or HIP for anything, and refuses devices in
+    them. Nothing tells it in the parent, so a child looks.
+    """
+    if how := touched_device(open_files):
+        return f"what is loaded has touched a device: {how}"
+    if in_a_child(lambda: b"" if is_cut_off() else _YES) != _YES:
+        return "what is loaded has asked for devices, so no child could use one"
+    return None
 
 
 def touched_device(open_files: Path = _OPEN_FILES) -> str | None:
@@ -51,8 +66,22 @@ def is_cut_off() -> bool:
     device.
     """
     torch = sys.modules.get("torch")
-    # torch marks the children of such a process, and refuses devices in them. Nothing tells it in the parent.
     return torch is not None and bool(torch.cuda._is_in_bad_fork())
+
+
+def in_a_child(ask: Callable[[], bytes]) -> bytes:
+    """What ``ask`` returns in a child; nothing if it raises there."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.write(write, ask())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as told:
+        answer = told.read()
+    os.waitpid(pid, 0)
+    return answer
 
 
 def _targets(open_files: Path) -> Iterator[str]:

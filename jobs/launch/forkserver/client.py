@@ -50,7 +50,7 @@ def _ask(key: str, words: list[str]) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(_PATIENCE_S)
     connection.connect(key if key.startswith("/") else f"{raylets[0]}.{key}")
-    if _user_of(connection) != os.getuid():
+    if user_of(connection) != os.getuid():
         raise OSError("somebody else's")
     socket.send_fds(connection, [told], [0, 1, 2])
     if connection.recv(1) != HERE:
@@ -59,7 +59,8 @@ def _ask(key: str, words: list[str]) -> socket.socket:
     return connection
 
 
-def _user_of(connection: socket.socket) -> int:
+def user_of(connection: socket.socket) -> int:
+    """The user at the other end, as the kernel knows it."""
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(user)
 

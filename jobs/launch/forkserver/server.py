@@ -26,7 +26,7 @@ from typing import get_args
 
 from cluster.ray_internals import ids_from_the_kernel, keep_priority
 from jobs.launch.forkserver.client import GO, HERE, MOST_BYTES, script_of
-from jobs.training.preload import Work, is_cut_off, load, touched_device
+from jobs.training.preload import Work, in_a_child, load, why_cut_off
 from jobs.training.task.job import Strategy
 
 _LOWEST_PRIORITY = 19
@@ -34,7 +34,6 @@ _LOWEST_PRIORITY = 19
 _LOW_PRIORITY = 10
 _ASKS_FOR_SOCKET = "-"
 _PATIENCE_S = 10.0
-_YES = b"yes"
 
 
 def main(path: str, work: Work, strategies: Sequence[Strategy]) -> None:
@@ -46,12 +45,10 @@ def main(path: str, work: Work, strategies: Sequence[Strategy]) -> None:
         _load_aside(_load_ray, niceness=0)
     else:
         _load_aside(partial(_load_all, work, strategies), niceness=_LOWEST_PRIORITY)
-    if _in_a_child(_first_id) == _in_a_child(_first_id):
+    if in_a_child(_first_id) == in_a_child(_first_id):
         sys.exit("what is loaded makes Ray's ids the same in each child")
-    if how := touched_device():
-        sys.exit(f"what is loaded has touched a device: {how}")
-    if _in_a_child(_may_use_devices) != _YES:
-        sys.exit("what is loaded has asked for devices, so no child could use one")
+    if why := why_cut_off():
+        sys.exit(why)
     connection = _serve(path)
     if connection is not None:
         _become(connection)
@@ -122,30 +119,11 @@ def _load_aside(load_all: Callable[[], None], niceness: int) -> None:
     gc.enable()
 
 
-def _in_a_child(ask: Callable[[], bytes]) -> bytes:
-    """What ``ask`` returns in a child; nothing if it raises there."""
-    read, write = os.pipe()
-    if (pid := os.fork()) == 0:
-        try:
-            os.write(write, ask())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as told:
-        answer = told.read()
-    os.waitpid(pid, 0)
-    return answer
-
-
 def _first_id() -> bytes:
     """The first id that Ray draws in this process."""
     import ray
 
     return bytes(ray.ObjectID.from_random().binary())
-
-
-def _may_use_devices() -> bytes:
-    return b"" if is_cut_off() else _YES
 
 
 def _become(connection: socket.socket) -> None:

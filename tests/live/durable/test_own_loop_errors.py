@@ -19,8 +19,8 @@ from checkpointing.log.codec import SCHEMA
 from checkpointing.log.history import Stop
 from checkpointing.stores.local import LocalStore
 from jobs import durable
+from jobs.commandline.owner import owner_name
 from jobs.durable import lease
-from jobs.durable.owner import owner_name
 from jobs.spec_schema.stored_spec import store_spec
 from jobs.training.state import restoring
 from jobs.training.task.sample_order import FIRST_ORDER, NEWEST_ORDER, sample_at

@@ -4,9 +4,11 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from safetensors.torch import load_file
 
@@ -83,25 +85,42 @@ def test_a_killed_loop_of_plain_torch_ends_as_one_left_alone(left_alone: Path) -
     assert last_save(left_alone / "killed") == last_save(left_alone / "one")
 
 
+def torchrun(folder: Path, *flags: str, script: tuple[str, ...] = ()) -> list[str]:
+    """Rank 1 of two is killed once, with the file ``killed`` as its mark; ``script`` stands before it."""
+    launcher = ["--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "2", *flags]
+    killed = ["tests.live.durable.killed_once", "own_loop", str(KILLED_AT), str(folder / "killed")]
+    words = [*script, *killed, str(folder), str(STEPS)]
+    return [sys.executable, "-m", "torch.distributed.run", *launcher, "-m", "--", *words]
+
+
 @pytest.mark.soak
 def test_under_torchrun_a_killed_rank_costs_the_run_no_bit(left_alone: Path, tmp_path: Path) -> None:
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "--shutdown-timeout",
-        "2",
-    ]
-    script = ["-m", "tests.live.durable.killed_once", "own_loop", str(KILLED_AT), str(tmp_path / "killed")]
-    command = [sys.executable, *launcher, *script, str(tmp_path), str(STEPS)]
+    command = torchrun(tmp_path)
 
     killed, done = run(command, **ON_CPU), run(command, **ON_CPU)
 
     assert killed.returncode != 0 and done.returncode == 0, done.stderr
     assert attempts(tmp_path) == 2
     assert resumed_steps(tmp_path)[0] >= SAVED_EVERY
+    assert last_save(tmp_path) == last_save(left_alone / "two")
+
+
+def test_a_process_that_waits_with_everything_loaded_takes_a_killed_ranks_place_and_no_bit_is_lost(
+    left_alone: Path, tmp_path: Path
+) -> None:
+    command = torchrun(tmp_path, "--max-restarts", "1", script=("jobs.spares", "-m"))
+
+    done = run(command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", **ON_CPU)
+
+    assert done.returncode == 0, done.stderr
+    assert "failed (exitcode: -9) local_rank: 1" in done.stderr
+    told = [path.read_text(encoding="utf-8").split() for path in tmp_path.glob("killed.*")]
+    (waiting,) = {int(parent) for parent, _ in told}
+    assert [had_torch for _, had_torch in told] == ["True"] * 4
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(waiting).wait(DEADLINE_S)
+    assert attempts(tmp_path) == 2
+    assert SAVED_EVERY <= resumed_steps(tmp_path)[0] <= KILLED_AT
     assert last_save(tmp_path) == last_save(left_alone / "two")
 
 
