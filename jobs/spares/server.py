@@ -66,7 +66,7 @@ def _serve(listener: socket.socket, torchruns_end: int) -> dict[str, Any] | None
     ranks: list[_Rank] = []
     is_wanted = True
     while is_wanted or ranks:
-        asking = [listener, torchruns_end] if is_wanted else []
+        asking: list[socket.socket | int] = [listener, torchruns_end] if is_wanted else []
         watched = [*asking, *(rank.client for rank in ranks), *(rank.end for rank in ranks)]
         ready = select.select(watched, [], [])[0]
         for rank in tuple(ranks):

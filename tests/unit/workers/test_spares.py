@@ -18,6 +18,8 @@ from jobs.spares.script import installed_imports
 from tests.house import ROOT
 
 DEADLINE_S = 60
+# Of those that this process may use, a rank may use one.
+CORES = sorted(os.sched_getaffinity(0))[:1]
 # As ``python -m jobs.spares.server``, but for what it loads.
 WAITS = """
 import sys
@@ -67,7 +69,7 @@ class Torchrun:
         return subprocess.Popen(
             [sys.executable, "-m", "jobs.spares", str(self.script), *words],
             env={**self._environment(), "TORCHELASTIC_RUN_ID": self.run_id, "RANK": "7"},
-            cwd=self.folder, text=True,
+            cwd=self.folder, text=True, preexec_fn=lambda: os.sched_setaffinity(0, CORES),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -103,7 +105,7 @@ def test_a_rank_has_all_that_torchrun_gave_it_and_its_exit_code_is_told(tmp_path
         "path": str(tmp_path),
         "rank": "7",
         "input": "read",
-        "cores": sorted(os.sched_getaffinity(0)),
+        "cores": CORES,
     }
 
 
@@ -203,6 +205,22 @@ def test_another_user_who_has_taken_the_name_gets_nothing(tmp_path: Path) -> Non
         stranger.kill()
         stranger.communicate(timeout=DEADLINE_S)
     assert json.loads(done.stdout)["parent"] == os.getpid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_who_asks_for_a_rank_gets_none(tmp_path: Path) -> None:
+    asks = (
+        "import json, os, socket, sys\nos.setuid(65534)\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect(chr(0) + sys.argv[1])\n"
+        "told = {'words': [sys.argv[2]], 'environment': {'RANK': '7'}, 'folder': '/', 'cores': [0]}\n"
+        "socket.send_fds(s, [json.dumps(told).encode()], [0, 1, 2])\nprint(s.recv(1))"
+    )
+    with torchrun(tmp_path, TELLS) as started:
+        name = name_for(os.getpid(), started.run_id)
+        command = [sys.executable, "-c", asks, name, str(started.script)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+        assert done.stdout == "b''\n" or "ConnectionResetError" in done.stderr
+        assert psutil.Process(started.waiting.pid).children() == []
 
 
 @pytest.mark.parametrize("words", [[], ["-m"], ["--help"]])
