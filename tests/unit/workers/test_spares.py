@@ -32,7 +32,8 @@ TELLS = """
 import json, os, sys
 told = {
     "words": sys.argv, "folder": os.getcwd(), "parent": os.getppid(), "name": __name__, "path": sys.path[0],
-    "rank": os.environ["RANK"], "input": sys.stdin.read(), "cores": sorted(os.sched_getaffinity(0)),
+    "rank": os.environ["RANK"], "left": os.environ.get("OF_THE_FIRST_RANK"),
+    "input": sys.stdin.read(), "cores": sorted(os.sched_getaffinity(0)),
 }
 print(json.dumps(told), flush=True)
 print("to stderr", file=sys.stderr, flush=True)
@@ -60,16 +61,17 @@ class Torchrun:
         name = name_for(agent, self.run_id)
         self.waiting = subprocess.Popen(
             [sys.executable, "-c", WAITS, str(agent), name, str(self.script)],
-            env=self._environment(), stdout=subprocess.PIPE,
+            env={**self._environment(), "OF_THE_FIRST_RANK": "1"}, stdout=subprocess.PIPE,
         )  # fmt: skip
         assert self.waiting.stdout is not None
         assert self.waiting.stdout.readline() == b"waits\n"
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
+        on_one_core = ["taskset", "--cpu-list", str(CORES[0])]
         return subprocess.Popen(
-            [sys.executable, "-m", "jobs.spares", str(self.script), *words],
+            [*on_one_core, sys.executable, "-m", "jobs.spares", str(self.script), *words],
             env={**self._environment(), "TORCHELASTIC_RUN_ID": self.run_id, "RANK": "7"},
-            cwd=self.folder, text=True, preexec_fn=lambda: os.sched_setaffinity(0, CORES),
+            cwd=self.folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -104,6 +106,7 @@ def test_a_rank_has_all_that_torchrun_gave_it_and_its_exit_code_is_told(tmp_path
         "name": "__main__",
         "path": str(tmp_path),
         "rank": "7",
+        "left": None,
         "input": "read",
         "cores": CORES,
     }
@@ -219,7 +222,8 @@ def test_another_user_who_asks_for_a_rank_gets_none(tmp_path: Path) -> None:
         name = name_for(os.getpid(), started.run_id)
         command = [sys.executable, "-c", asks, name, str(started.script)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-        assert done.stdout == "b''\n" or "ConnectionResetError" in done.stderr
+        # Its connection is closed, perhaps before it has asked.
+        assert done.stdout in ("b''\n", "")
         assert psutil.Process(started.waiting.pid).children() == []
 
 
