@@ -1,17 +1,19 @@
 """Long documents go to a tokenizer in parts, and their ids are those of the whole."""
 
+import os
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from jobs.packing import long_texts
 from jobs.packing.documents import Text
 from jobs.packing.long_texts import Parts
 from jobs.packing.pieces import InputError
-from jobs.packing.tokenizing import ByteTokenizer
+from jobs.packing.tokenizing import ByteTokenizer, read_recipe
 
 WORDS = [
     "the",
@@ -129,3 +131,28 @@ def test_a_long_run_without_a_word_in_it_is_refused_and_not_cut_somewhere(small:
     tokenizer = trained("gpt2")
     with pytest.raises(InputError, match=r"^here: has more than 8,000 characters without a place"):
         in_parts(tokenizer, "a" * 20_000, random.Random(5))
+
+
+def test_ids_that_are_found_without_their_places_are_those_that_are_found_with_them(tmp_path: Path) -> None:
+    """On text of any characters and on what spells special tokens, read as them or as text."""
+    seed = int(os.environ.get("LONGHAUL_SEED", random.randrange(2**32)))
+    by, file = random.Random(seed), tmp_path / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["</s>", "<x y>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["the cat sat on the mat, the others' cats did not"] * 9, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="</s> $A", special_tokens=[("</s>", 0)])
+    tokenizer.save(str(file))
+    pieces = ["the", " cat", "</s>", "<x y>", "<x", "  \n", "'", "\0", "e\u0301", "\u200d", "\U0001f600", ""]
+    texts = [
+        "".join(by.choices([*pieces, chr(by.randrange(0xD800))], k=by.randrange(20))) for _ in range(300)
+    ]
+    for reads_special in (False, True):
+        found = read_recipe(str(file), None, reads_special=reads_special).open()
+        alone = [found.ids_with_offsets(text)[0] for text in texts]
+        assert [list(ids) for ids in found.ids_of_each(texts)] == alone, f"LONGHAUL_SEED={seed}"
+        assert any(found.end_id in ids for ids in alone) is reads_special

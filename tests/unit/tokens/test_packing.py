@@ -366,6 +366,18 @@ def test_documents_that_are_encoded_together_have_the_ids_that_each_has_alone(
     assert list(memoryview(store.get(packed.shard.name)).cast("H")) == expected
 
 
+@pytest.mark.parametrize("words", ["cba", "abc", "bcb"])
+def test_the_largest_id_is_known_wherever_it_stands(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "_TOGETHER_CHARACTERS", 1)
+    tokenizer = read_recipe(str(write_tokenizer(tmp_path / "tokenizer.json")), "a").open()
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": word}) + "\n" for word in words))
+    [piece] = cut_into_pieces(find_sources([tmp_path / "a.jsonl"], "text"))
+    packed = pack_piece(piece, tokenizer, "text", MemoryStore())
+    assert packed.shard and packed.shard.largest_id == 2
+
+
 def test_a_document_that_comes_in_parts_stands_behind_the_one_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
