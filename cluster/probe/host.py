@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +15,6 @@ from cluster.probe.node_facts import PACKAGES, DiskFacts, NodePlatform
 _SHARED_MEMORY = Path("/dev/shm")
 _DRIVERS = {"cuda": "proc/driver/nvidia/version", "rocm": "sys/module/amdgpu/version"}
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-_VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
 
 _CHUNK_BYTES = 4 * 2**20
 _NUM_CHUNKS = 16
@@ -99,10 +98,6 @@ def _text_of(path: Path) -> str:
 def version_of(package: str) -> str | None:
     """The installed version; None if the package is not there."""
     try:
-        found = distribution(package)
+        return version(package)
     except PackageNotFoundError:
         return None
-    # ``version`` parses all of the metadata as a mail. Each command asks for many packages.
-    header = (found.read_text("METADATA") or "").partition("\n\n")[0]
-    told = _VERSION.search(header)
-    return told[1] if told else found.version

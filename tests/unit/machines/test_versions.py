@@ -3,12 +3,10 @@
 import re
 import tomllib
 from collections.abc import Callable
-from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
 
-from cluster.probe.host import version_of
 from cluster.probe.versions import FOREMOST, SUPPORTED, too_old
 from cluster.set_up import SetUpError, is_before, is_within, pinned, release, requirement
 from jobs.cli import __main__ as command_line
@@ -106,12 +104,6 @@ def test_a_command_that_needs_the_library_is_refused_before_it_is_loaded(
     assert command_line.main(["runs", "--store", "nowhere"]) == EXIT_USAGE
     assert capsys.readouterr().err.startswith("longhaul runs: pyarrow 1.0 is too old: ")
     assert command_line.main(["explain", "oom"]) == EXIT_OK
-
-
-def test_a_version_is_what_the_packages_own_metadata_say() -> None:
-    names = {found.name for found in distributions()}
-    assert {name: version_of(name) for name in names} == {name: version(name) for name in names}
-    assert version_of("no-such-package-is-here") is None
 
 
 # `make test-versions`.
