@@ -215,6 +215,17 @@ def file_in(folder: int, name: str, mode: str = "r") -> FileIO:
         raise
 
 
+def regular_file(path: str) -> int:
+    """Returns a descriptor for reading the file at ``path``, which the caller closes. Raises ``OSError`` of
+    anything but a file, also of a link to one.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise NotPlain(ENXIO, "is no file", path)
+
+
 def _plain(descriptor: int, name: str) -> int:
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # Of a folder the caller's error is the usual one.

@@ -34,6 +34,7 @@ from checkpointing.stores.folders import (
     open_folder,
     read_into,
     refuse_link,
+    regular_file,
     sync,
     write_all,
 )
@@ -165,6 +166,10 @@ class LocalStore:
 
     def _open(self, name: str) -> FileIO:
         *names, last = check_name(name).split("/")
+        if not names:
+            # Twice as fast, which counts for ten thousand shards. What is wrong with others is told below.
+            with suppress(OSError):
+                return FileIO(regular_file(f"{self.root}/{last}"))
         try:
             folder = open_folder(self.root, names, look=self._look_at)
             try:

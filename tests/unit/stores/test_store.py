@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from checkpointing.stores.contract import (
     Conflict,
     Denied,
+    Missing,
     NotAFile,
     Store,
     StoreError,
@@ -242,20 +243,36 @@ def test_an_object_that_is_a_link_is_neither_read_nor_deleted(
     assert (store.root / "a" / "g1" / "rank").is_symlink()
 
 
-@pytest.mark.parametrize("asked", ["get", "get_range", "size"])
+READS: dict[str, Callable[[LocalStore, str], object]] = {
+    "get": lambda store, name: store.get(name),
+    "get_range": lambda store, name: store.get_range(name, 0, memoryview(bytearray(1))),
+    "size": lambda store, name: store.size(name),
+}
+
+
+@pytest.mark.parametrize("name", ["pipe", "a/pipe"])
+@pytest.mark.parametrize("asked", READS)
 def test_a_pipe_in_place_of_an_object_is_refused_without_waiting_for_its_writer(
-    tmp_path: Path, asked: str
+    tmp_path: Path, asked: str, name: str
 ) -> None:
     store = LocalStore(tmp_path / "store")
     store.put("a/b", b"")
-    os.mkfifo(store.root / "a" / "pipe")
-    ask: dict[str, Callable[[], object]] = {
-        "get": lambda: store.get("a/pipe"),
-        "get_range": lambda: store.get_range("a/pipe", 0, memoryview(bytearray(1))),
-        "size": lambda: store.size("a/pipe"),
-    }
-    with pytest.raises(Denied, match="a/pipe is a pipe, a socket or a device"):
-        ask[asked]()
+    os.mkfifo(store.root / name)
+    with pytest.raises(Denied, match=f"{name} is a pipe, a socket or a device"):
+        READS[asked](store, name)
+
+
+@pytest.mark.parametrize("asked", READS)
+def test_in_the_root_itself_a_link_is_no_object_and_a_folder_none_either(
+    tmp_path: Path, elsewhere: Path, asked: str
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put("a/b", b"")
+    (store.root / "link").symlink_to(elsewhere / "rank")
+    with pytest.raises(Denied, match=f"^store: {store.root}: link is a link"):
+        READS[asked](store, "link")
+    with pytest.raises(Missing):
+        READS[asked](store, "a")
 
 
 def test_what_replaces_a_link_leaves_what_it_led_to(tmp_path: Path, elsewhere: Path) -> None:

@@ -1,6 +1,7 @@
 """The index beside token shards, and where it is not believed."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from jobs.training.task.token_index import (
     Chat,
     DataError,
+    Split,
     TokenIndex,
     TokenShard,
     Vocabulary,
@@ -27,6 +29,19 @@ INDEX = TokenIndex(
 
 def test_an_index_comes_back_as_it_was() -> None:
     assert from_json(to_json(INDEX), "here") == INDEX
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        INDEX,
+        replace(INDEX, shards=(), vocabulary=None),
+        replace(INDEX, chat=Chat(seq_len=7, num_trained=3, template="c" * 64)),
+        replace(INDEX, split=Split(numerator=1, denominator=200, is_held_out=True)),
+    ],
+)
+def test_a_worker_gets_the_index_that_was_sent_to_it(index: TokenIndex) -> None:
+    assert pickle.loads(pickle.dumps(index)) == index
 
 
 def test_names_and_numbers_are_enough_for_a_hand_written_index() -> None:
