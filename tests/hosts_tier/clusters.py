@@ -17,6 +17,7 @@ import psutil
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import LogView
 from checkpointing.stores.local import LocalStore
+from checkpointing.stores.opening import open_store
 from cluster.local_ray.timeouts import ACROSS_HOSTS
 from tests.hosts import Host, Lan, wait_until
 from tests.live.servers import S3_KEYS
@@ -31,9 +32,10 @@ _ANSWER_DEADLINE_S = 120.0
 _SMALL = ("--object-store-memory=80000000", "--disable-usage-stats")
 _OBJECTS_PORT = 9000
 _OBJECTS = f"""
+from tests.hosts_tier.expiring import expiring
 from tests.live.moto_in_turn import DomainDispatcherApplication, create_backend_app, in_turn, run_simple
 moto = DomainDispatcherApplication(create_backend_app)
-run_simple("0.0.0.0", {_OBJECTS_PORT}, in_turn(moto), threaded=True)
+run_simple("0.0.0.0", {_OBJECTS_PORT}, expiring(in_turn(moto)), threaded=True)
 """
 # As the head's unit has it: whenever Ray ends, what is left on the host goes, and it is started again.
 _AS_A_UNIT = ("bash", "-c", 'while :; do "$@"; kill -KILL -1; sleep 1; done', "unit")
@@ -199,17 +201,32 @@ class DistantTraining(Training):
     def steps_done(self) -> int:
         return max(self._told(r"r: step (\d+)/"), default=0)
 
-    def num_failed_saves(self) -> int:
-        return len(self._told(r"save of step (\d+) to the store failed"))
+    def failed_saves(self) -> list[int]:
+        """Their steps."""
+        return self._told(r"save of step (\d+) to the store failed")
+
+    def copy_to(self, folder: Path) -> None:
+        """All that is in the store."""
+        copy = "import sys; from tests.hosts_tier.clusters import copied; copied(*sys.argv[1:])"
+        command = [sys.executable, "-c", copy, str(self.store), str(folder)]
+        self._cluster.head.run(command, deadline_s=_START_DEADLINE_S, **self._cluster.keys)
 
     def _told(self, words: str) -> list[int]:
         return [int(number) for number in re.findall(words, self.log())]
 
 
+def copied(url: str, folder: str) -> None:
+    store, copy = open_store(url), LocalStore(Path(folder))
+    for name in store.list(""):
+        copy.put(name, store.get(name))
+
+
 def start_objects(lan: Lan) -> tuple[Host, dict[str, str]]:
-    """A host with object storage in its memory, and the keys to it; there is a bucket."""
+    """A host with object storage in its memory, and the keys to it; there is a bucket. They expire as the
+    file ``expiry`` in the host's folder says, see ``expiring``.
+    """
     host = lan.host("objects")
-    host.start([sys.executable, "-c", _OBJECTS], log="objects.log")
+    host.start([sys.executable, "-c", _OBJECTS], log="objects.log", TEST_EXPIRY=str(host.folder / "expiry"))
     keys = {**S3_KEYS, "AWS_ENDPOINT_URL": f"http://{host.address}:{_OBJECTS_PORT}"}
     wait_until(lambda: _answers(host), _START_DEADLINE_S, "object storage")
     make = (

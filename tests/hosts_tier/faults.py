@@ -54,10 +54,13 @@ def a_host_is_drained(cluster: Cluster) -> Host:
 def a_raylet_is_killed(cluster: Cluster) -> Host:
     """Which the host's start script brings back."""
     host, _ = cluster.training_workers()[0]
-    for process in host.processes("raylet"):
-        if process.name() == "raylet":
-            process.kill()
+    raylet_on(host).kill()
     return host
+
+
+def raylet_on(host: Host) -> psutil.Process:
+    (raylet,) = (process for process in host.processes("raylet") if process.name() == "raylet")
+    return raylet
 
 
 def the_controller_is_killed(cluster: Cluster) -> None:
@@ -66,10 +69,14 @@ def the_controller_is_killed(cluster: Cluster) -> None:
 
 
 def the_driver_is_killed(cluster: Cluster) -> None:
+    driver_of(cluster).kill()
+
+
+def driver_of(cluster: Cluster) -> psutil.Process:
     """Which its supervisor has started, as a process of its own or as a job."""
     found = [*cluster.head.processes("jobs.cli train"), *cluster.head.processes("jobs/train.py")]
     (driver,) = (one for one in found if "python" in one.name() and "--keep" not in one.cmdline())
-    driver.kill()
+    return driver
 
 
 def the_job_supervisor_is_killed(cluster: Cluster) -> None:
