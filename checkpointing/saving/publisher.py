@@ -95,7 +95,9 @@ class Publisher:
     def _publish(self, save: Save, release: Callable[[], None]) -> str | None:
         with self._told(save.cut, WRITTEN):
             save = with_digests(save)
-            self._repository.put_file(save.cut.generation, save.part.file, save.room.data)
+            data = save.room.data
+            with self._tally.uploading(save.cut.step, len(data), self._ticks):
+                self._repository.put_file(save.cut.generation, save.part.file, data)
             release()
             self._post(save.cut, WRITTEN, encode_receipt(save.cut, save.part, self._attempt.table))
         if self._attempt.rank == 0:

@@ -1,6 +1,7 @@
 """A save and its outcome. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,6 +73,23 @@ class SaveNote:
 Tell = Callable[[SaveNote], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """How a rank's share of the save of ``step`` goes to the store. Until it ``is_done``, ``took_s`` is how
+    long that has taken so far.
+    """
+
+    step: int
+    num_bytes: int
+    took_s: float
+    is_done: bool
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate; until it is done, the highest that it may still have."""
+        return self.num_bytes / max(self.took_s, 1e-9)
+
+
 @dataclass(slots=True, kw_only=True)
 class Tally:
     """The state of saving as one rank sees it. The background threads write it and the training reads it.
@@ -87,6 +105,7 @@ class Tally:
     durable_step: int | None = None
     durable_s: float | None = None
     is_fenced: bool = False
+    _upload: tuple[int, int, float, float | None] | None = None
     _before: tuple[str | None, int | None, float | None] = (None, None, None)
 
     def durable(self, generation: Generation) -> None:
@@ -94,6 +113,26 @@ class Tally:
         self.durable_name = generation.name
         self.durable_step = generation.step
         self.durable_s = generation.committed_s
+
+    @contextmanager
+    def uploading(self, step: int, num_bytes: int, ticks: Callable[[], float]) -> Iterator[None]:
+        """Inside, this rank's share is uploaded. An upload that fails says nothing of the link."""
+        began = ticks()
+        self._upload = step, num_bytes, began, None
+        try:
+            yield
+        except BaseException:
+            self._upload = None
+            raise
+        self._upload = step, num_bytes, began, ticks()
+
+    def upload(self, now: float) -> Upload | None:
+        """This rank's newest upload; None before the first, and after one that failed."""
+        if self._upload is None:
+            return None
+        step, num_bytes, began, ended = self._upload
+        took_s = (now if ended is None else ended) - began
+        return Upload(step=step, num_bytes=num_bytes, took_s=took_s, is_done=ended is not None)
 
     def damaged(self) -> None:
         """Records that the newest commit is not what was saved, so the one before it is the newest durable

@@ -1,1 +1,3 @@
-"""Alarms about a run: ``rules`` (when), ``notifier`` (who hears of one), ``command`` (the alert command)."""
+"""Alarms about a run: ``rules`` (when) with ``slow_links``, ``notifier`` (who hears of one), ``command`` (the
+alert command).
+"""

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from statistics import mean, median
 from typing import Literal
 
+from jobs.alerts.slow_links import UploadRates
 from jobs.execution.messages import Heartbeat
 from jobs.training.task.events import Evaluated, Progress, RunEvent
 from jobs.training.task.spikes import SpikeBound, Spikes
 
 AlarmKind = Literal[
-    "loss not finite", "loss spike", "throughput drop", "straggler", "stale checkpoint", "low utilization",
-    "given up",
+    "loss not finite", "loss spike", "throughput drop", "straggler", "slow link", "stale checkpoint",
+    "low utilization", "given up",
 ]  # fmt: skip
 AlarmFact = float | int | str
 
@@ -40,6 +41,7 @@ class Bounds:
     * ``throughput_drop``: tokens/s are lower by this share.
     * ``straggler``: a rank is slower than the others by this share.
     * ``stale_checkpoint``: the newest checkpoint is so many times as old as it should get.
+    * ``slow_link``: a host uploads its share of a save at less than this share of the others' rate.
     * ``utilization_pct``: a device was busy for less than so many percent of a minute.
 
     The ``metadata`` of a field bound what a spec may say. The order of the fields is that of the stored spec.
@@ -51,6 +53,7 @@ class Bounds:
     straggler: float | None = field(default=0.5, metadata={"gt": 0})
     stale_checkpoint: float | None = field(default=3.0, metadata={"ge": 1})
     utilization_pct: float | None = field(default=30.0, metadata={"gt": 0, "lt": 100})
+    slow_link: float | None = field(default=0.25, metadata={"gt": 0, "lt": 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +145,7 @@ class Alarms:
                 self._has_evaluated = True
                 found = []
             case Heartbeat():
-                found = [self._pace(progress, now), self._load(progress, now)]
+                found = [self._pace(progress, now), self._load(progress, now), self._link(progress, now)]
             case _:
                 found = []
         return [alarm for alarm in found if alarm is not None]
@@ -165,6 +168,7 @@ class Alarms:
         self._usual_paces: dict[int, float] = {}
         self._nodes: dict[int, str] = {}
         self._straggler = -1
+        self._uploads = UploadRates(self._bounds.slow_link) if self._bounds.slow_link else None
         self._loads: dict[int, deque[float]] = {}
         self._usual_loads: dict[int, float] = {}
         self._next_looks: dict[int, float] = {}
@@ -289,6 +293,20 @@ class Alarms:
             now,
             lambda: (text, facts),
         )
+
+    def _link(self, beat: Heartbeat, now: float) -> Alarm | None:
+        """Judges whether saves wait for one host."""
+        if self._uploads is None or beat.upload is None:
+            return None
+        self._uploads.hear(beat)
+        slow = self._uploads.slowest()
+
+        def say() -> tuple[str, Mapping[str, AlarmFact]]:
+            assert slow is not None
+            rates = {"bytes_per_s": slow.bytes_per_s, "usual_bytes_per_s": slow.usual_bytes_per_s}
+            return slow.told(), {"node": slow.node, **rates}
+
+        return self._judge("slow link", slow is not None, slow is None, now, say)
 
     def _load(self, beat: Heartbeat, now: float) -> Alarm | None:
         bound = self._bounds.utilization_pct

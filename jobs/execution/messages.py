@@ -6,6 +6,7 @@ A *session* is one life of one worker group: fresh processes that work through a
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from checkpointing.saving.save import Upload
 from cluster.inventory import WorkerGroup
 from jobs.training.preload import Work
 from jobs.training.task.context import Phase
@@ -67,7 +68,8 @@ class Heartbeat:
     on. The driver adds the rank's ``node``, where it knows it.
 
     ``device_step`` is the last step that the rank's device has done, and ``device_marks`` tells how far it is
-    in the next, see ``DeviceMarks``; None where nothing is launched ahead of a device.
+    in the next, see ``DeviceMarks``; None where nothing is launched ahead of a device. ``upload`` is that
+    of the rank's newest share of a save.
     """
 
     run_id: str
@@ -85,6 +87,7 @@ class Heartbeat:
     node: str = ""
     device_step: int | None = None
     device_marks: int = 0
+    upload: Upload | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,10 @@ ALARMS: Texts = {
         "One rank's device is slower than the others at the same small product. All ranks wait for it.",
         "Look for heat, a power cap or a busy host on its node.",
     ),
+    "slow link": (
+        "One host uploads its share of a save far more slowly than others do, and saves wait for it.",
+        "Look at its network card, cable and switch, and at who else uses its link to the store.",
+    ),
     "stale checkpoint": (
         "Nothing new has become durable for too long: a crash now would cost all steps since then.",
         "Look at the store: it is away, full, or too slow for the cadence. Or attempts fail too soon.",

@@ -196,7 +196,8 @@ class DistantTraining(Training):
         return max(self._told(r"attempt (\d+)"), default=1)
 
     def newest_step(self) -> int:
-        return max(self._told(r"save of step (\d+) to the store: "), default=0)
+        # Of other ranks it says what failed.
+        return max(self._told(r"save of step (\d+) to the store: [\d.,]+ MB of rank 0"), default=0)
 
     def steps_done(self) -> int:
         return max(self._told(r"r: step (\d+)/"), default=0)
@@ -217,7 +218,7 @@ class DistantTraining(Training):
 
 def copied(url: str, folder: str) -> None:
     store, copy = open_store(url), LocalStore(Path(folder))
-    for name in store.list(""):
+    for name in store.list("runs"):
         copy.put(name, store.get(name))
 
 

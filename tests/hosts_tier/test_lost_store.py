@@ -90,6 +90,25 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
 
 
 @pytest.mark.soak
+def test_a_host_whose_link_to_the_store_is_slow_is_named_and_one_whose_link_is_mended_no_longer(
+    objects: tuple[Host, Cluster], tmp_path: Path
+) -> None:
+    host, cluster = objects
+    patient = ["--set", "checkpoint.deadline_s=120", "--set", "alarms.min_interval_s=0"]
+    training = DistantTraining(cluster, write_spec(tmp_path, SPEC), STORE, *patient)
+    training.wait_for_step(5 * MORE, START_S)
+    assert "slow link" not in training.log(), training.says()
+    slow, _ = cluster.workers
+    slow.send_slowly(host, "4mbit")
+    named = f"r: alarm: slow link: {slow.address} uploads at "
+    training.wait_until(lambda: named in training.log(), RECOVERY_S, "the slow host's name")
+    slow.send_freely()
+    training.wait_until(lambda: "alarm: slow link: over" in training.log(), RECOVERY_S, "its end")
+    training.stop(END_S)
+    assert training.attempt() == 1, training.says()
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("outage", [ends, falls_silent, stands_still])
 @pytest.mark.parametrize("end", ["asked to", "all done"])
 def test_a_run_whose_store_never_returns_says_what_is_not_durable_and_fails(

@@ -3,6 +3,7 @@ used.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -45,6 +46,7 @@ def _watch(context: Context, post: Callable[[Heartbeat], None], done: threading.
                 power_watts=status.power_watts,
                 device_step=device_step,
                 device_marks=device_marks,
+                upload=status.tally.upload(time.monotonic()) if status.tally else None,
             )
         )
 

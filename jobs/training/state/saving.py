@@ -57,7 +57,7 @@ class Saver:
         mailbox: Mailbox,
         report: Callable[[SaveNote], None],
     ) -> None:
-        self.tally = Tally()
+        self.tally = context.status.tally = Tally()
         self._saved = saved
         self._saving = saving
         self._context = context

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from checkpointing.saving.save import Tally
+
 if TYPE_CHECKING:  # A driver that follows runs needs these types without importing torch.
     import torch
 
@@ -30,6 +32,7 @@ class RankStatus:
     * ``doing`` is the phase's name in a long run's ledger, such as ``eval``. In a cell it is ``BUILDING``, or
       empty.
     * ``pace_s`` is how long the device last took for the test product of ``rank_speed``; 0 before the first.
+    * ``tally`` is what the rank's saver tells of its saves; None without one.
     * ``utilization_pct`` is how busy the device was, ``power_watts`` its power; None without telemetry.
     """
 
@@ -42,6 +45,7 @@ class RankStatus:
     memory_bytes: int = 0
     doing: str = ""
     pace_s: float = 0.0
+    tally: Tally | None = None
     utilization_pct: float | None = None
     power_watts: float | None = None
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.saving import publisher
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.publisher import Publisher, SavingAttempt
-from checkpointing.saving.save import SaveMemory, SaveNote, Tally
+from checkpointing.saving.save import SaveMemory, SaveNote, Tally, Upload
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import Buffer, Denied, Store, Unavailable
 from checkpointing.stores.local import LocalStore
@@ -403,3 +404,30 @@ def test_what_is_wrong_beside_a_save_is_told_and_fails_none(tmp_path: Path) -> N
     assert bench.problems() == [(10, "store", False), (20, "store", False)]
     assert "could not be deleted" in str(bench.notes[1].finding)
     assert bench.tally.num_failed == 0
+
+
+def test_an_upload_is_told_while_it_goes_on_and_when_it_is_done_and_not_once_it_has_failed() -> None:
+    now, tally = iter((10.0, 14.0, 20.0)), Tally()
+    assert tally.upload(0) is None
+    with tally.uploading(7, 1000, now.__next__):
+        assert tally.upload(12) == Upload(step=7, num_bytes=1000, took_s=2, is_done=False)
+    for later in (15, 99):
+        assert tally.upload(later) == Upload(step=7, num_bytes=1000, took_s=4, is_done=True)
+    with pytest.raises(Unavailable), tally.uploading(8, 1000, now.__next__):
+        raise Unavailable("away")
+    assert tally.upload(99) is None
+
+
+def test_a_rank_tells_of_its_upload_as_it_was() -> None:
+    gate = GatedStore()
+    gate.holds = "put runs/r/gen"
+    bench = Bench(gate)
+    bench.save(10)
+    assert gate.reached.wait(DEADLINE_S)
+    under_way = bench.tally.upload(time.monotonic())
+    gate.open.set()
+    bench.finish()
+    done = bench.tally.upload(time.monotonic())
+    assert under_way is not None and done is not None
+    assert (under_way.step, under_way.is_done, done.step, done.is_done) == (10, False, 10, True)
+    assert under_way.num_bytes == done.num_bytes == len(bench.rooms[0].data)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, cast
 
+from checkpointing.saving.save import Tally
 from jobs.execution.messages import Heartbeat
 from jobs.launch.ray_train.heartbeat import watching
 from jobs.training.task.context import Context, DeviceMarks, RankStatus
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 
 def test_a_beat_has_all_that_the_status_has() -> None:
+    tally = Tally()
+    with tally.uploading(2, 4000, iter((10.0, 15.0)).__next__):
+        pass
     status = RankStatus(
         run_id="r",
         phase="window",
@@ -25,6 +29,7 @@ def test_a_beat_has_all_that_the_status_has() -> None:
         doing="eval",
         pace_s=0.2,
         utilization_pct=7.0,
+        tally=tally,
     )
     beats: SimpleQueue[Heartbeat] = SimpleQueue()
     context = Context(rank=1, world_size=2, local_rank=1, device=cast("torch.device", None), status=status)
@@ -32,9 +37,11 @@ def test_a_beat_has_all_that_the_status_has() -> None:
     context.marks.launch(2, Passing(has_passed=True))
     with watching(context, beats.put):
         beat = beats.get(timeout=30)
+    told = {name: value for name, value in asdict(status).items() if name != "tally"}
     # The driver adds the node.
-    expected = {**asdict(status), "rank": 1, "node": "", "device_step": 2, "device_marks": 1}
-    assert asdict(beat) == expected
+    of_rank = {"rank": 1, "node": "", "device_step": 2, "device_marks": 1}
+    upload = {"step": 2, "num_bytes": 4000, "took_s": 5.0, "is_done": True}
+    assert asdict(beat) == {**told, **of_rank, "upload": upload}
 
 
 def test_a_device_that_answers_with_errors_does_not_end_the_beats() -> None:
