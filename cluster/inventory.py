@@ -21,6 +21,8 @@ DEVICE_LABEL = "longhaul.device"
 SIMULATED_LABEL = "longhaul.simulated"
 # Label on every node of a group that may have several device models.
 MIXED_LABEL = "longhaul.mixed_devices"
+# What fails together with a node, such as its rack.
+DOMAIN_LABEL = "longhaul.domain"
 
 # Results name a node by the first characters of its id.
 NODE_NAME_CHARS = 12

@@ -18,12 +18,16 @@ WORDS = "latest, backup, best, epoch:N, step:N or a generation's name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDisk:
-    """A generation of which every rank has all that it needs on its own node's disk."""
+    """A generation of which every rank has all that it needs on its own node's disk, or in the hosts' memory.
+
+    ``is_in_memory`` is False unless nothing of it is read from a disk.
+    """
 
     name: str
     step: int
     term: int
     number: int
+    is_in_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +155,9 @@ def _is_poison(view: LogView, candidate: Candidate) -> bool:
 
 
 def _where(candidate: Candidate, on_disk: Sequence[OnDisk]) -> str:
-    if not candidate.is_stored:
-        return "on the nodes' disks alone"
-    is_near = any(one.name == candidate.name for one in on_disk)
-    return "from the nodes' disks" if is_near else "from the store"
+    near = next((one for one in on_disk if one.name == candidate.name), None)
+    if near is None:
+        return "from the store"
+    place = "the hosts' memory" if near.is_in_memory else "the nodes' disks"
+    preposition = "in" if near.is_in_memory else "on"
+    return f"from {place}" if candidate.is_stored else f"{preposition} {place} alone"

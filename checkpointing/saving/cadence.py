@@ -9,7 +9,8 @@ class Cadence:
     """When to save. ``every_steps`` replaces ``every_s``.
 
     Every ``disk_every``-th save goes to the nodes' disks and every ``store_every``-th to the store; 0 means
-    none. The ends of epochs and evaluated steps always go to the store.
+    none. The ends of epochs and evaluated steps always go to the store. Every ``memory_every_steps``-th step
+    is saved in the hosts' memory, as is whatever is saved elsewhere; None means never.
     """
 
     every_s: float | None = 60.0
@@ -17,6 +18,7 @@ class Cadence:
     disk_every: int = 1
     store_every: int = 1
     on_busy: Literal["skip", "wait"] = "skip"
+    memory_every_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class Busy:
 
     disk: bool = False
     store: bool = False
+    memory: bool = False
     is_disk_failing: bool = False
 
 
@@ -48,6 +51,11 @@ class Order:
     to_disk: bool
     to_store: bool
     must_wait: bool = False
+    to_memory: bool = False
+
+    @property
+    def is_for_memory_alone(self) -> bool:
+        return self.to_memory and not self.to_disk and not self.to_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +77,37 @@ def next_order(
 
     An evaluated step is always saved to the store, since the best one can only be kept if it is durable.
     While the disk of any node fails, the disks hold no whole generation, and each save for them goes to the
-    store too. If ``on_busy`` is ``skip``, only the end of an epoch waits for a busy place.
+    store too. If ``on_busy`` is ``skip``, only the end of an epoch waits for a busy place. Memory is never
+    waited for: a save there that is due while one is on its way is left out.
     """
+    found, past = _next_elsewhere(
+        cadence,
+        past,
+        step=step,
+        now_s=now_s,
+        busy=busy,
+        is_epoch_end=is_epoch_end,
+        is_evaluated=is_evaluated,
+    )
+    every = cadence.memory_every_steps
+    if every is None or busy.memory or isinstance(found, SkippedSave):
+        return found, past
+    if found is None:
+        is_due = step % every == 0
+        return (Order(to_disk=False, to_store=False, to_memory=True) if is_due else None), past
+    return replace(found, to_memory=True), past
+
+
+def _next_elsewhere(
+    cadence: Cadence,
+    past: SavesSoFar,
+    *,
+    step: int,
+    now_s: float,
+    busy: Busy,
+    is_epoch_end: bool,
+    is_evaluated: bool,
+) -> tuple[Order | SkippedSave | None, SavesSoFar]:
     if is_epoch_end:
         return _everywhere(cadence), replace(past, last_s=now_s)
     if not is_evaluated and not _is_due(cadence, past, step, now_s):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from shutil import disk_usage
 
@@ -47,7 +48,8 @@ class LocalTier:
     """One run's folder on this node. A leading ``~`` means this node's home.
 
     ``num_kept`` counts generations of one rank, and must be at least 2. ``verified`` returns the newest
-    generation that the store has verified, without asking the store.
+    generation that the store has verified, without asking the store. ``within`` is a folder of ours in
+    ``folder``, which is closed instead of the run's.
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class LocalTier:
         *,
         verified: Callable[[], Generation | None] = lambda: None,
         free_bytes: Callable[[Path], int | None] | None = None,
+        within: str = "",
     ) -> None:
-        self._store = OwnStore(folder.expanduser(), closed=check_name(f"runs/{run}"))
-        self._folder = check_name(f"runs/{run}/gen")
+        place = check_name(f"{within}/runs/{run}" if within else f"runs/{run}")
+        self._store = OwnStore(folder.expanduser(), closed=within or place)
+        self._folder = check_name(f"{place}/gen")
         self._num_kept = num_kept
         self._budget = budget or Budget()
         self._verified = verified
@@ -99,6 +103,10 @@ class LocalTier:
 
     def place(self, generation: str) -> GenerationPlace:
         return GenerationPlace(store=self._store, folder=f"{self._folder}/{generation}")
+
+    def open_share(self, cut: Cut, part: FilePart) -> FileIO:
+        """Opens a share's file for reading; the caller closes it."""
+        return self._store.open_file(self._names(cut, part)[0])
 
     def tidy(self) -> None:
         """Deletes garbage of killed saves, recognised by the names that saves use. Call it while no rank

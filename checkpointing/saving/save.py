@@ -51,12 +51,25 @@ class Save:
     to_disk: bool
     to_store: bool
     blocked_s: float
+    to_memory: bool = False
     waited_s: Callable[[], float] = lambda: 0.0
+
+
+class KeptInMemory(Protocol):
+    """Where the hosts keep the newest shares in memory."""
+
+    def keep(self, save: Save) -> str | None:
+        """Keeps this rank's share outside of this process. Returns what is wrong although it is there."""
+
+    def exchange(self, save: Save | None) -> str | None:
+        """Brings what was kept to other hosts, and keeps what they bring. Every rank calls it once for each
+        save in memory, with None where its own could not be kept.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveNote:
-    """The outcome of a save at one ``place``, "disk" or "store". ``problem`` is None if the save
+    """The outcome of a save at one ``place``, "memory", "disk" or "store". ``problem`` is None if the save
     succeeded. ``finding`` is what is wrong although it succeeded, such as a deletion that the store refuses.
     """
 
@@ -94,6 +107,7 @@ class Upload:
 class Tally:
     """The state of saving as one rank sees it. The background threads write it and the training reads it.
 
+    ``num_in_memory`` counts the saves that this rank's host and those that keep copies have in memory.
     ``durable_name``, ``durable_step`` and ``durable_s`` (the time) describe the newest commit; only rank 0
     knows them.
     """
@@ -101,6 +115,7 @@ class Tally:
     num_committed: int = 0
     num_failed: int = 0
     num_skipped: int = 0
+    num_in_memory: int = 0
     durable_name: str | None = None
     durable_step: int | None = None
     durable_s: float | None = None

@@ -11,12 +11,13 @@ from jobs.runs.stop_signals import StopSignals
 from jobs.training.loop.control import Control, Orders, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.rank_checks import check_store
+from jobs.training.state.near_tiers import NearTiers, local_tier
 from jobs.training.state.own_state import OwnState
 from jobs.training.state.random_state import RandomState
 from jobs.training.state.rank_mailbox import open_mailbox
 from jobs.training.state.restoring import restore_own
 from jobs.training.state.saved_run import SavedRun
-from jobs.training.state.saving import Saver, local_tier
+from jobs.training.state.saving import Saver
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder
@@ -66,8 +67,8 @@ class Session:
             self._stop_signals.listen(self._repository.store, self._saved.run, self._teller.note)
         started = time.perf_counter()
         check_store(self._saved.term, self.context, self._repository)
-        disk = local_tier(self._saving, self._saved)
-        self._start = restore_own(self._saved, self.context, self.state, self._repository, disk)
+        near = NearTiers(disk=local_tier(self._saving, self._saved))
+        self._start = restore_own(self._saved, self.context, self.state, self._repository, near)
         self._teller.restored(self._start, time.perf_counter() - started)
         self.step, self.generation, self.sample_order = (
             self._start.step,

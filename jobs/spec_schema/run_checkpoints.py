@@ -10,7 +10,9 @@ from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from jobs.alerts.rules import Wanted
 from jobs.spec_schema.file import Count, Every, Name, NodeFolder, Span, Strict
-from jobs.training.task.task import MlflowExperiment, Recording, Saving, WandbProject
+from jobs.training.task.task import MemorySaving, MlflowExperiment, Recording, Saving, WandbProject
+
+_MOST_COPIES = 4
 
 
 class LocalTierSettings(Strict):
@@ -22,6 +24,15 @@ class LocalTierSettings(Strict):
     every: Every = 1
     keep: Annotated[int, Field(ge=2)] = 2
     max_bytes: Count | None = None
+
+
+class MemoryTierSettings(Strict):
+    """The nodes' memory. With ``every_steps`` null nothing stays there. ``copies`` lie on other nodes."""
+
+    every_steps: Count | None = None
+    copies: Annotated[int, Field(ge=0, le=_MOST_COPIES)] = 1
+    max_bytes: Count | None = None
+    dir: NodeFolder = "/dev/shm"
 
 
 class StorePlace(Strict):
@@ -40,6 +51,7 @@ class Checkpoint:
     on_busy: Literal["skip", "wait"] = "skip"
     deadline_s: Span = 600.0
     copy: Literal["blocking", "lazy"] = "blocking"
+    memory: MemoryTierSettings = field(default_factory=MemoryTierSettings)
     local: LocalTierSettings = field(default_factory=LocalTierSettings)
     store: StorePlace = field(default_factory=StorePlace)
     retention: Retention = field(default_factory=Retention)
@@ -52,6 +64,7 @@ class Checkpoint:
                 disk_every=self.local.every if self.local.dir else 0,
                 store_every=self.store.every,
                 on_busy=self.on_busy,
+                memory_every_steps=self.memory.every_steps,
             ),
             retention=self.retention,
             disk=self.local.dir,
@@ -59,6 +72,14 @@ class Checkpoint:
             disk_max_bytes=self.local.max_bytes,
             deadline_s=self.deadline_s,
             copies_lazily=self.copy == "lazy",
+            memory=self._memory(),
+        )
+
+    def _memory(self) -> MemorySaving | None:
+        if self.memory.every_steps is None:
+            return None
+        return MemorySaving(
+            folder=self.memory.dir, num_copies=self.memory.copies, max_bytes=self.memory.max_bytes
         )
 
     def wanted(self) -> Wanted:

@@ -31,16 +31,19 @@ from checkpointing.stores.opening import open_store
 from cluster.inventory import Vendor
 from jobs.training.data.shard_check import CheckedShards
 from jobs.training.loop.attempt import Services, run
+from jobs.training.loop.control import Agreed
+from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.models.decoder import Decoder
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 from jobs.training.task.events import Ended, Resumption, RunEvent, Withdrawn
 from jobs.training.task.job import Recipe
+from jobs.training.task.position import StepPoint
 from jobs.training.task.sample_order import Shuffle
 from jobs.training.task.skipping import Skips
 from jobs.training.task.spikes import SpikeBound
 from jobs.training.task.stop_request import StopRequest
-from jobs.training.task.task import Mixture, Origin, Saving, Task, Tokens
+from jobs.training.task.task import MemorySaving, Mixture, Origin, Saving, Task, Tokens
 
 NUM_SAMPLES = 24
 CPU = torch.device("cpu")
@@ -52,7 +55,9 @@ class Wanted:
 
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
     ``has_own_disk``: each rank's disk is one, as on a node of its own. ``dies_after_loading``: rank 0 kills
-    itself before it does a step. ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
+    itself before it does a step. In ``memory`` each rank has a node's memory of its own, in which it keeps
+    each step. At the end of the step ``falls_at``, once it is there, all ranks kill themselves.
+    ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
     Of the ``late`` shards no sample ever comes; each read of a store takes ``read_s`` longer. ``vendor`` is
@@ -77,6 +82,10 @@ class Wanted:
     read_s: float = 0.0
     is_private: bool = False
     has_own_disk: bool = False
+    memory: Path | None = None
+    memory_copies: int = 1
+    memory_bytes: int | None = None
+    falls_at: int | None = None
     dies_after_loading: bool = False
     stop_request: StopRequest | None = None
     stopped_rank: int = 0
@@ -132,6 +141,9 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
     if wanted.has_own_disk and wanted.disk:
         wanted = replace(wanted, disk=wanted.disk / f"rank-{rank}")
+    if wanted.memory:
+        context.node, context.local_rank = f"node-{rank}", 0
+        wanted = replace(wanted, memory=wanted.memory / f"node-{rank}")
     task = replace(_task(wanted, context), store=str(wanted.store))
     pages = wanted.diary / f"{task.term:06}" / str(rank) if wanted.diary else None
 
@@ -149,7 +161,7 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         is_due = rank == wanted.stopped_rank and story.num_asks >= wanted.stopped_at
         return wanted.stop_request if is_due else None
 
-    with _drawing(pages), _reading_as(wanted):
+    with _drawing(pages), _reading_as(wanted), _falling(wanted.falls_at):
         run(task, context, Services(report=tell, stop_request=stop_request or counted_wish))
     story.num_batches = context.status.num_batches
     return story
@@ -174,6 +186,25 @@ def _reading_as(wanted: Wanted) -> Iterator[None]:
         if wanted.read_s or wanted.late:
             # As if no shard were near.
             patch.setattr(CheckedShards, "fill", lambda *_: False)
+        yield
+
+
+@contextmanager
+def _falling(at: int | None) -> Iterator[None]:
+    cross = StepBoundary.cross
+
+    def fall(boundary: StepBoundary, point: StepPoint, agreed: Agreed, loss: float) -> StepPoint:
+        done = cross(boundary, point, agreed, loss)
+        if at and boundary._saver:
+            # Else a save may be left out, because the one before it is on its way.
+            boundary._saver.wait()
+        if point.step == at:
+            dist.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepBoundary, "cross", fall)
         yield
 
 
@@ -252,12 +283,14 @@ def _task(wanted: Wanted, context: Context) -> Task:
                 disk_every=1 if wanted.disk else 0,
                 store_every=wanted.store_every,
                 on_busy="wait",
+                memory_every_steps=1 if wanted.memory else None,
             ),
             retention=wanted.retention,
             disk=str(wanted.disk) if wanted.disk else None,
             disk_keep=2,
             deadline_s=wanted.deadline_s,
             copies_lazily=wanted.copies_lazily,
+            memory=_in_memory(wanted),
         ),
         term=term,
         attempt=attempt_word,
@@ -272,6 +305,14 @@ def _task(wanted: Wanted, context: Context) -> Task:
         mixture=wanted.mixture,
         shuffle=wanted.shuffle,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
+    )
+
+
+def _in_memory(wanted: Wanted) -> MemorySaving | None:
+    if wanted.memory is None:
+        return None
+    return MemorySaving(
+        folder=str(wanted.memory), num_copies=wanted.memory_copies, max_bytes=wanted.memory_bytes
     )
 
 

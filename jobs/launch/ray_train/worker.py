@@ -24,7 +24,7 @@ from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.ray_hooks import point_at
 from checkpointing.stores.contract import StoreError
 from cluster.environment import visible_devices
-from cluster.inventory import Vendor
+from cluster.inventory import DOMAIN_LABEL, Vendor
 from cluster.probe.meeting import folder_of, join, meet_at, meet_in, on_the_way_to
 from cluster.probe.roll_call import Unmet
 from cluster.run_key import new_key
@@ -181,6 +181,7 @@ def _meet(assignment: Assignment) -> Context:
         world_size=place.get_world_size(),
         local_rank=place.get_local_rank(),
         node=ray.get_runtime_context().get_node_id(),
+        domain=ray.get_runtime_context().get_node_labels().get(DOMAIN_LABEL, ""),
         device=device,
         key=assignment.key,
     )

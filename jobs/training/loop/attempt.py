@@ -34,9 +34,10 @@ from jobs.training.loop.replay import Replay
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.models.head import keeping_row_losses
 from jobs.training.models.marking import marking
+from jobs.training.state.near_tiers import near_tiers_of
 from jobs.training.state.random_state import seed
 from jobs.training.state.restoring import ResumePoint, restore
-from jobs.training.state.saving import local_tier_of, saver_for
+from jobs.training.state.saving import saver_for
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
@@ -84,7 +85,7 @@ def _run(task: Task, context: Context, services: Services, record: AttemptRecord
     engine = build(task.recipe, context.device)
     try:
         record.restoring()
-        start = restore(task, context, engine, repository, origin, local_tier_of(task))
+        start = restore(task, context, engine, repository, origin, near_tiers_of(task))
         record.restored(start)
         _report_start(start, context, services.report)
         _Attempt(task, context, engine, repository, services, record, start).work()
@@ -172,6 +173,8 @@ class _Attempt:
             if self._position.step == self._start.step + 1:
                 self._note_resumed()
         self._end(loss)
+        if self._saver:
+            self._saver.close()
         self._control.close()
 
     def _do_step(self) -> float:
@@ -322,7 +325,10 @@ class _Attempt:
         if not self._saver or not (has_progress or is_done):
             return None
         point = self._position.here(is_evaluation_due=self._evaluation.is_due)
-        return save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
+        problem = save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
+        if self._control.from_rank_0(problem is None):
+            self._saver.forget_memory()
+        return problem
 
     def _report_end(self, loss: float, problem: str | None, stop_request: StopRequest | None) -> None:
         step = self._position.step

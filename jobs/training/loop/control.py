@@ -24,7 +24,7 @@ from jobs.training.task.stop_request import STRONGEST, Aim, StopRequest, aim_of,
 
 # The longest delay before a stop request is noticed while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
-_NUM_FLAGS = 10
+_NUM_FLAGS = 12
 _WORD_LENGTH = _NUM_FLAGS + STRONGEST + 2
 # A loss of a millionth is told exactly enough, and a million ranks with the highest one still fit.
 _LOSS_UNITS = 2.0**30
@@ -109,8 +109,9 @@ class Control:
         All ranks must give ``loss`` and ``sums`` of the same step, or None.
         """
         save, own_strength = orders.save or _NO_SAVE, strength(self._stop_request())
-        ordered = (save.to_disk, save.to_store, save.must_wait, orders.report, orders.checkpoint_report)
-        own = (busy.disk, busy.store, busy.is_disk_failing, is_late, is_alarmed)
+        to_save = (save.to_disk, save.to_store, save.to_memory, save.must_wait)
+        ordered = (*to_save, orders.report, orders.checkpoint_report)
+        own = (busy.disk, busy.store, busy.memory, busy.is_disk_failing, is_late, is_alarmed)
         requests = (own_strength == level for level in range(1, STRONGEST + 1))
         word = [*ordered, *own, *requests, *_in_units(loss), *_sums_in_units(sums, self._num_sums)]
         self._word.copy_(torch.tensor(word, dtype=torch.int64))
@@ -125,15 +126,16 @@ class Control:
         num_gave_sums, *sums = told[_WORD_LENGTH:]
         flags, requests = counts[:_NUM_FLAGS], counts[_NUM_FLAGS:]
         self.aim = aim_of(max((level for level, count in enumerate(requests, start=1) if count), default=0))
-        to_disk, to_store, must_wait, report, checkpoint_report, *own = map(bool, flags)
-        is_disk_busy, is_store_busy, is_disk_failing, is_late, is_alarmed = own
+        to_disk, to_store, to_memory, must_wait, report, checkpoint_report, *own = map(bool, flags)
+        *are_busy, is_disk_failing, is_late, is_alarmed = own
+        disk, store, memory = are_busy
         all_gave_one = num_losses == self._num_ranks
-        save = Order(to_disk=to_disk, to_store=to_store, must_wait=must_wait)
+        save = Order(to_disk=to_disk, to_store=to_store, to_memory=to_memory, must_wait=must_wait)
         return Agreed(
             orders=Orders(
                 save=None if save == _NO_SAVE else save, report=report, checkpoint_report=checkpoint_report
             ),
-            busy=Busy(disk=is_disk_busy, store=is_store_busy, is_disk_failing=is_disk_failing),
+            busy=Busy(disk=disk, store=store, memory=memory, is_disk_failing=is_disk_failing),
             is_late=is_late,
             is_alarmed=is_alarmed,
             mean_loss=loss / _LOSS_UNITS / num_losses if all_gave_one else None,

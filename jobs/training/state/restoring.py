@@ -6,13 +6,13 @@ quarantined too. All bytes are compared with their digests before they are used.
 Of a manifest in pieces, rank 0 reads what all ranks need, and each rank the pieces that it needs itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpointing.errors import Corrupt, Unfit
-from checkpointing.format.loading import GenerationPlace, fill
+from checkpointing.format.loading import fill
 from checkpointing.format.manifest import (
     MOST_MANIFEST_BYTES,
     Cut,
@@ -26,14 +26,21 @@ from checkpointing.generations.manifests import InPieces, StoredManifest, opened
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Load, Resumed
 from checkpointing.saving.local_tier import LocalTier
+from checkpointing.saving.memory_tier import MemoryTier
+from checkpointing.saving.peers import Seat, moves
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
+from cluster.probe.gloo_store import GlooGroup
+from cluster.probe.meeting import prove
 from jobs.training.data.mixture import check_left_out, continued, recorded_in
 from jobs.training.health.problems import PeerFailed, Problem, error_of, problem_of
 from jobs.training.ranks.gathering import bytes_from_rank_0, from_rank_0, gather
+from jobs.training.state.near_tiers import NearTiers
 from jobs.training.state.pretrained import begin_with
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
+from jobs.training.state.share_copies import Held, bring, receive
+from jobs.training.state.sharing_memory import seat_of
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import (
@@ -47,6 +54,9 @@ from jobs.training.task.sample_order import (
 )
 from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Task
+
+# A rank that brings or receives shares waits for another one for so long at most.
+_BRINGING_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,24 +86,28 @@ class _Source:
     """A run whose generations can be loaded. ``term`` is this attempt's; None for another run."""
 
     repository: Repository
-    disk: LocalTier | None
     term: int | None
-    # What this node's disk had when the restore began: a later look may fail, where others would wait.
-    shares: Sequence[tuple[Cut, FilePart]] = ()
+    # What this node had when the restore began: a later look may fail, where others would wait. Of a share in
+    # memory and on disk the first is used.
+    tiers: Sequence[LocalTier] = ()
+    held: Sequence[Held] = ()
+    # Where hosts bring each other what lies in their memory: all ranks' seats, and this node's memory.
+    seats: Sequence[Seat] | None = None
+    memory: MemoryTier | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offer:
     """Rank 0's choice for all ranks: a generation with its manifest, or a problem that ends the attempt.
 
-    ``stored`` is the manifest as rank 0 has read it. ``shares`` are those of the generation on this node's
-    disk, if all nodes have what they need of it; else None.
+    ``stored`` is the manifest as rank 0 has read it. ``held`` says of each rank whose shares of the
+    generation are on its node, if all that ranks need of it is near; else it is None.
     """
 
     decision: Decision | None
     stored: StoredManifest | None = None
     manifest: Manifest | InPieces | None = None
-    shares: Sequence[tuple[Cut, FilePart]] | None = None
+    held: Sequence[Collection[int]] | None = None
     problem: Exception | None = None
 
 
@@ -103,14 +117,14 @@ def restore(
     engine: Engine,
     repository: Repository,
     origin: Repository | None,
-    disk: LocalTier | None,
+    near: NearTiers,
 ) -> ResumePoint:
     """Fills the engine from the newest generation that can be loaded. Collective.
 
     A run without generations starts from ``origin``, or else from the task's weights, or else from fresh
-    values. If a node's disk can't be read, its saves are not used; the store's are.
+    values. If what is near can't be read, it is not used; the store's saves are.
     """
-    start = _restore_any(task, context, engine, repository, origin, disk)
+    start = _restore_any(task, context, engine, repository, origin, near)
     if start.generation is None or shuffle_of(start.sample_order) != task.shuffle:
         # Only a run that starts from another run's generation can have another one.
         start = replace(start, sample_order=newest_order(task.shuffle))
@@ -121,7 +135,7 @@ def restore(
         check_left_out(task.skips, task.skipped_in or start.stretches, stretches, start.position)
     except ValueError as error:
         if context.rank == 0 and start.is_own and start.generation:
-            _forgive(_Source(repository=repository, disk=disk, term=task.term), start.generation)
+            _forgive(_Source(repository=repository, term=task.term), start.generation)
         raise Unfit(f"data.sources: {error}") from None
     if start.stretches and stretches[-1] != start.stretches[-1]:
         change = f"from sample {start.position:,} on by the weights {stretches[-1][1]}"
@@ -135,12 +149,12 @@ def _restore_any(
     engine: Engine,
     repository: Repository,
     origin: Repository | None,
-    disk: LocalTier | None,
+    near: NearTiers,
 ) -> ResumePoint:
     saved, state = saved_run(task), EngineState(engine)
-    start = restore_own(saved, context, state, repository, disk)
+    start = restore_own(saved, context, state, repository, near)
     if start.generation is None and origin is not None:
-        source = _Source(repository=origin, disk=None, term=None)
+        source = _Source(repository=origin, term=None)
         warning = start.warning
         assert task.origin is not None
         start = _restore(replace(saved, resume=task.origin.what), context, state, source)
@@ -156,22 +170,35 @@ def restore_own(
     context: Context,
     state: TrainingState,
     repository: Repository,
-    disk: LocalTier | None,
+    near: NearTiers,
 ) -> ResumePoint:
     """Fills ``state`` from the run's newest generation that can be loaded, if there is any. Collective."""
-    shares, problem = _shares_here(disk, context)
-    source = _Source(repository=repository, disk=None if problem else disk, term=saved.term, shares=shares)
+    tiers, held, problem = _held_here(near, context)
+    source = _Source(
+        repository=repository,
+        term=saved.term,
+        tiers=tiers,
+        held=held,
+        seats=gather(seat_of(context), Seat) if near.memory else None,
+        memory=near.memory,
+    )
     start = _restore(saved, context, state, source)
     return replace(start, warning="; ".join(filter(None, [problem, start.warning])) or None)
 
 
-def _shares_here(
-    disk: LocalTier | None, context: Context
-) -> tuple[Sequence[tuple[Cut, FilePart]], str | None]:
-    try:
-        return disk.inventory() if disk else (), None
-    except StoreError as error:
-        return (), f"rank {context.rank}: the saves on this node can't be read: {error}"
+def _held_here(near: NearTiers, context: Context) -> tuple[list[LocalTier], list[Held], str | None]:
+    """Returns the tiers that can be read, what lies there, and why others can't."""
+    tiers: list[LocalTier] = []
+    held: dict[tuple[str, int], Held] = {}
+    problems: list[str] = []
+    for tier in near.fastest_first:
+        try:
+            for cut, part in tier.inventory():
+                held.setdefault((cut.generation, part.rank), Held(tier=tier, cut=cut, part=part))
+            tiers.append(tier)
+        except StoreError as error:
+            problems.append(f"rank {context.rank}: the saves on this node can't be read: {error}")
+    return tiers, list(held.values()), "; ".join(problems) or None
 
 
 def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _Source) -> ResumePoint:
@@ -194,6 +221,7 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
         random, cut = RandomState(context.rank, context.device), offer.manifest.cut
         try:
             order, stretches = _order_of(cut), _stretches_of(cut)
+            _bring(saved, context, source, offer)
             loaded = _load(context, state, source, offer, random)
         except Unfit:
             if context.rank == 0:
@@ -248,22 +276,31 @@ def _stretches_of(cut: Cut) -> RecordedStretches:
 
 
 def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str, str]) -> _Offer:
-    """Rank 0's choice, made from the log and from what all ranks have on their disks. Collective."""
-    by_rank = gather([(cut, part.rank) for cut, part in source.shares], list[tuple[Cut, int]])
-    on_disk = _complete_on_disk(by_rank, saved)
-    offer = _shared_offer(_decide(saved, source, refused, on_disk) if context.rank == 0 else None)
+    """Rank 0's choice, made from the log and from what all ranks have near them. Collective."""
+    own = [(one.cut, one.part.rank, one.tier is source.memory) for one in source.held]
+    by_rank = gather(own, list[tuple[Cut, int, bool]])
+    near = _complete_near(by_rank, saved, are_brought=source.seats is not None)
+    offer = _shared_offer(_decide(saved, source, refused, near) if context.rank == 0 else None)
     if offer.decision is None or offer.decision.chosen is None:
         return offer
     name = offer.decision.chosen.name
-    if any(one.name == name for one in on_disk):
-        offer = replace(offer, shares=[share for share in source.shares if share[0].generation == name])
+    if any(one.name == name for one in near):
+        offer = replace(offer, held=[_ranks_of(name, of_rank) for of_rank in by_rank])
     if offer.manifest is not None:
         return offer
     try:
-        return replace(offer, manifest=_manifest_from_parts(offer.shares or ()))
+        return replace(offer, manifest=_manifest_from_parts(context, source, name, offer.held or ()))
     except Corrupt as error:
         refused[name] = str(error)
         return _offer(saved, context, source, refused)
+
+
+_Told = Sequence[tuple[Cut, int, bool]]
+"""What lies on a rank's node: of which cut, of which rank, and whether in memory."""
+
+
+def _ranks_of(generation: str, told: _Told) -> set[int]:
+    return {rank for cut, rank, _ in told if cut.generation == generation}
 
 
 def _shared_offer(own: _Offer | None) -> _Offer:
@@ -340,28 +377,55 @@ def _stored_manifest(
         raise
 
 
-def _manifest_from_parts(shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
+def _manifest_from_parts(
+    context: Context, source: _Source, generation: str, held: Sequence[Collection[int]]
+) -> Manifest:
     """Builds the manifest of a generation from all ranks' parts, if the store has none. Collective."""
-    by_rank = gather(list(shares), list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
+    # Each part is told once, by the first rank that has it.
+    told_before = {rank for of_rank in held[: context.rank] for rank in of_rank}
+    own = [(one.cut, one.part) for one in source.held if one.cut.generation == generation]
+    own = [share for share in own if share[1].rank not in told_before]
+    by_rank = gather(own, list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
     found = {part.rank: (cut, part) for of_rank in by_rank for cut, part in of_rank}
     cut = found[min(found)][0]
     return manifest_of(cut, [part for _, part in found.values()])
 
 
-def _complete_on_disk(by_rank: Sequence[Sequence[tuple[Cut, int]]], saved: SavedRun) -> list[OnDisk]:
-    """The generations of which each rank finds all files that it needs on its own node.
-
-    Where each rank loads just what it saved it needs its own file only, else all files.
+def _complete_near(by_rank: Sequence[_Told], saved: SavedRun, *, are_brought: bool) -> list[OnDisk]:
+    """The generations of which each rank finds all files that it needs on its own node; or, if they are
+    brought, on any node.
     """
-    cuts = {cut.generation: cut for of_rank in by_rank for cut, _ in of_rank}
+    cuts = {cut.generation: cut for told in by_rank for cut, _, _ in told}
     usable = []
     for name, cut in cuts.items():
-        seen = [{rank for found, rank in of_rank if found.generation == name} for of_rank in by_rank]
-        is_own_enough = _loads_what_it_saved(saved, cut)
-        wanted = [{rank} if is_own_enough else set(range(cut.world_size)) for rank in range(len(by_rank))]
-        if cut.run == saved.run and all(need <= has for need, has in zip(wanted, seen, strict=True)):
-            usable.append(OnDisk(name=name, step=cut.step, term=cut.term, number=cut.number))
+        seen = [_ranks_of(name, told) for told in by_rank]
+        if are_brought:
+            seen = [set().union(*seen)] * len(by_rank)
+        needed = _needed(saved, cut, len(by_rank))
+        if cut.run == saved.run and all(need <= has for need, has in zip(needed, seen, strict=True)):
+            in_memory = {
+                rank
+                for told in by_rank
+                for one, rank, is_there in told
+                if is_there and one.generation == name
+            }
+            usable.append(
+                OnDisk(
+                    name=name,
+                    step=cut.step,
+                    term=cut.term,
+                    number=cut.number,
+                    is_in_memory=set().union(*needed) <= in_memory,
+                )
+            )
     return usable
+
+
+def _needed(saved: SavedRun, cut: Cut, world_size: int) -> list[set[int]]:
+    """Whose files each rank loads: where each loads just what it saved, its own alone; else all."""
+    if _loads_what_it_saved(saved, cut):
+        return [{rank} for rank in range(world_size)]
+    return [set(range(cut.world_size))] * world_size
 
 
 def _loads_what_it_saved(saved: SavedRun, cut: Cut) -> bool:
@@ -369,6 +433,31 @@ def _loads_what_it_saved(saved: SavedRun, cut: Cut) -> bool:
     is_same = (cut.strategy, cut.world_size) == (saved.strategy, saved.world_size)
     had_one_copy = cut.state.get("ranks_per_copy", cut.world_size) == cut.world_size
     return is_same and had_one_copy and saved.ranks_per_copy == saved.world_size
+
+
+def _bring(saved: SavedRun, context: Context, source: _Source, offer: _Offer) -> None:
+    """Brings what lies in other hosts' memory to where it is loaded. What fails to come is found missing when
+    it is loaded. Collective.
+    """
+    if source.seats is None or source.memory is None or offer.held is None:
+        return
+    assert offer.manifest is not None
+    cut = offer.manifest.cut
+    plan = moves(source.seats, offer.held, _needed(saved, cut, context.world_size))
+    if not plan:
+        return
+    group = GlooGroup(context.key, _BRINGING_S)
+    prove(context.key, group)
+    for move in plan:
+        if context.rank == move.source:
+            own = [one for one in source.held if one.cut.generation == cut.generation]
+            share = next(one for one in own if one.part.rank == move.share)
+            bring(group, share, to=move.target)
+        elif context.rank == move.target:
+            receive(group, {move.source: move.share}, source.memory)
+    # Nobody may be in the group any more when it is closed.
+    gather(True, bool)
+    group.close()
 
 
 def _load(
@@ -383,7 +472,7 @@ def _load(
     landing = _landing(state, _saved_pieces(random, head), head)
     manifest: Manifest | Exception = head
     if isinstance(found, InPieces):
-        manifest = _with_parts(context, source, found, landing, offer.shares)
+        manifest = _with_parts(context, source, found, landing, offer.held)
     outcome = _fill(landing, source, manifest)
     by_rank = gather(problem_of(outcome) if outcome else None, Problem | None)
     errors = {rank: error_of(problem) for rank, problem in enumerate(by_rank) if problem}
@@ -417,10 +506,10 @@ def _with_parts(
     source: _Source,
     found: InPieces,
     landing: Landing | Exception,
-    shares: Sequence[tuple[Cut, FilePart]] | None,
+    held: Sequence[Collection[int]] | None,
 ) -> Manifest | Exception:
-    """Reads what this rank needs of the manifest. If one rank can't, the parts on the nodes' disks replace
-    it, if they are there. Collective.
+    """Reads what this rank needs of the manifest. If one rank can't, the parts that lie near replace it, if
+    they are there. Collective.
     """
     manifest: Manifest | Exception = found.heading(context.rank)
     try:
@@ -430,10 +519,10 @@ def _with_parts(
     except Exception as error:
         # Whatever it is, the other ranks would wait for this one.
         manifest = error
-    if not any(gather(isinstance(manifest, Exception), bool)) or shares is None:
+    if not any(gather(isinstance(manifest, Exception), bool)) or held is None:
         return manifest
     try:
-        return _manifest_from_parts(shares)
+        return _manifest_from_parts(context, source, found.cut.generation, held)
     except Corrupt as error:
         return error
 
@@ -445,7 +534,7 @@ def _fill(landing: Landing | Exception, source: _Source, manifest: Manifest | Ex
         return manifest
     name = manifest.cut.generation
     try:
-        places: list[GenerationPlace] = [source.disk.place(name)] if source.disk else []
+        places = [tier.place(name) for tier in source.tiers]
         places.append(source.repository.place(name))
         fill(manifest, plan(manifest, landing.wants), landing.buffers, places)
         landing.settle()

@@ -1,33 +1,30 @@
 """Saves a rank's state: it is copied at a step boundary, or from there on until the next update.
 
-Other threads do the rest.
+Other threads do the rest. ``sharing_memory`` says where snapshots stay that never leave the hosts' memory.
 """
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite
-from pathlib import Path
 
 from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.format.records import Table, table_of
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import newest_good
-from checkpointing.log.history import Generation
-from checkpointing.saving.budget import Budget
 from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order
-from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.saving.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, Copying, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
 from jobs.training.ranks.gathering import from_rank_0
+from jobs.training.state.near_tiers import local_tier, memory_tier
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.rank_mailbox import open_mailbox
 from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
+from jobs.training.state.sharing_memory import share_memory
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
@@ -77,10 +74,15 @@ class Saver:
         )
         self._publisher = Publisher(repository, mailbox, attempt, self.tally)
         self._disk = local_tier(saving, saved, lambda: newest_good(repository.view))
-        self._writer = Writer(self._disk, self._publisher, self.tally, report)
+        self._memory = memory_tier(saving, saved)
+        self._copies = (
+            share_memory(self._memory, saving, context, self._layout.num_bytes) if self._memory else None
+        )
+        self._writer = Writer(self._disk, self._publisher, self.tally, report, self._copies)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
+        self._resumed: str | None = None
         self._sample_order: SampleOrder = NEWEST_ORDER
         self._stretches: RecordedStretches = ()
 
@@ -92,12 +94,13 @@ class Saver:
         The position of all saves is one in ``sample_order`` and, of a mixture, in ``stretches``.
         """
         self._sample_order, self._stretches = sample_order, stretches
+        self._resumed = name
         before = self._repository.view.generation(name or "")
         if before and self._context.rank == 0:
             self.tally.durable(before)
 
     def start(self) -> None:
-        """Removes garbage from the disk and starts the writer.
+        """Removes garbage from disk and memory, and starts the writer.
 
         Call it before the first step: no save may be on its way to a disk that is being tidied.
         """
@@ -107,6 +110,11 @@ class Saver:
             with suppress(StoreError):
                 # Ranks move between hosts, so the shares here may be those of ranks that are elsewhere now.
                 self._disk.free_before(newest_good(self._repository.refresh()))
+        if self._memory is not None and self._context.local_rank == 0:
+            with suppress(StoreError):
+                self._memory.tidy()
+                self._memory.forget(but=self._resumed)
+                self._memory.forget_old_runs(now_s=time.time())
         self._writer.start()
 
     def busy(self) -> Busy:
@@ -114,6 +122,7 @@ class Saver:
         return Busy(
             disk=self._writer.room(self._arenas, to_store=False) is None,
             store=self._writer.room(self._arenas, to_store=True) is None,
+            memory=self._writer.room(self._arenas, to_store=False, is_for_memory_alone=True) is None,
             is_disk_failing=self._writer.is_disk_failing,
         )
 
@@ -160,11 +169,18 @@ class Saver:
         self._number += 1
         timeout_s = self._saving.deadline_s if order.must_wait else 0.0
         started = time.perf_counter()
-        arena = self._writer.room(self._arenas, to_store=order.to_store, timeout_s=timeout_s)
+        arena = self._writer.room(
+            self._arenas,
+            to_store=order.to_store,
+            is_for_memory_alone=order.is_for_memory_alone,
+            timeout_s=timeout_s,
+        )
         if arena is None:
             self.tally.num_skipped += 1
             if order.to_store:
                 self._publisher.skip(self._cut(point))
+            if order.to_memory:
+                self._writer.skip_in_memory()
             return
         assert isinstance(arena, Arena)
         self._random.capture()
@@ -181,6 +197,7 @@ class Saver:
                 room=arena,
                 to_disk=order.to_disk,
                 to_store=order.to_store,
+                to_memory=order.to_memory,
                 blocked_s=blocked_s,
                 waited_s=lambda: copying.waited_s if copying else 0.0,
             )
@@ -200,6 +217,17 @@ class Saver:
         """Waits for saves on their way, up to three times ``deadline_s``."""
         # Upload, receipts, reading back: each has a deadline of its own.
         self._writer.finish(3 * self._saving.deadline_s)
+
+    def forget_memory(self) -> None:
+        """Gives the hosts' memory back. Call it once all is durable, or the run ends."""
+        if self._memory is not None and self._context.local_rank == 0:
+            with suppress(StoreError):
+                self._memory.forget()
+
+    def close(self) -> None:
+        """Call it at the end of an attempt, once all ranks have waited for their saves."""
+        if self._copies:
+            self._copies.close()
 
     def _new_arenas(self) -> list[Arena]:
         return [Arena(self._pieces, self._layout) for _ in range(_NUM_ARENAS)]
@@ -260,18 +288,3 @@ def saver_for(
         return None
     state = EngineState(engine)
     return Saver(saved_run(task), task.saving, context, state, repository, open_mailbox(context), report)
-
-
-def local_tier_of(task: Task) -> LocalTier | None:
-    return local_tier(task.saving, saved_run(task)) if task.saving else None
-
-
-def local_tier(
-    saving: Saving, saved: SavedRun, verified: Callable[[], Generation | None] = lambda: None
-) -> LocalTier | None:
-    if saving.disk is None:
-        return None
-    # Both launchers set the variable where there are several ranks.
-    budget = Budget(max_bytes=saving.disk_max_bytes, num_ranks=int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    name = local_tier_name(saved.run, saved.lineage)
-    return LocalTier(Path(saving.disk), name, saving.disk_keep, budget, verified=verified)

@@ -93,8 +93,9 @@ class DeviceMarks:
 class Context:
     """One rank's place. The process group is up before a context exists and outlives all its jobs.
 
-    ``node`` is the cluster's name for the machine, or the host name without a cluster. ``key`` is the run's
-    secret key, which only its ranks know; empty if the launcher gave none.
+    ``node`` is the cluster's name for the machine, or the host name without a cluster. ``domain`` is what
+    fails together with it, by its label; empty if it has none. ``key`` is the run's secret key, which only
+    its ranks know; empty if the launcher gave none.
     """
 
     rank: int
@@ -102,6 +103,7 @@ class Context:
     local_rank: int
     device: "torch.device"
     node: str = field(default_factory=socket.gethostname)
+    domain: str = ""
     status: RankStatus = field(default_factory=RankStatus)
     marks: DeviceMarks = field(default_factory=DeviceMarks)
     key: bytes = field(default=b"", repr=False)

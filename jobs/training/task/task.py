@@ -31,12 +31,25 @@ _ORDER_OF_SUMS = ("strategy", "world_size", "micro_batch", "grad_accum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySaving:
+    """The folder of each node's memory that keeps its ranks' newest snapshots, and copies of other nodes'.
+
+    Each node's ranks save to ``num_copies`` other nodes. A node may keep ``max_bytes``; None means what the
+    folder has free.
+    """
+
+    folder: str
+    num_copies: int
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
     """How a run saves: when, where, and how many generations are kept.
 
     ``disk`` is the folder on each node for its ranks' newest ``disk_keep`` saves, of at most
     ``disk_max_bytes`` together; None saves to the store alone. A save that takes longer than ``deadline_s``
-    is dropped. ``copies_lazily``: see ``Saver.cut``.
+    is dropped. ``copies_lazily``: see ``Saver.cut``. ``memory`` None means that no snapshots stay there.
     """
 
     cadence: Cadence
@@ -46,6 +59,7 @@ class Saving:
     deadline_s: float
     disk_max_bytes: int | None = None
     copies_lazily: bool = False
+    memory: MemorySaving | None = None
 
     @property
     def ending_s(self) -> float:

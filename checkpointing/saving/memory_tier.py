@@ -1,0 +1,64 @@
+"""The memory tier: each host keeps its ranks' newest snapshots in memory, and copies of other hosts'.
+
+They are files of a file system in memory, such as ``/dev/shm``, so they outlive the processes that train, and
+are read as those on a disk are: same parts, same digests. What is lost with a host lies on another one too.
+
+No more than two saves are there at a time: the one before goes before a new one is written. That is safe
+because no rank begins a new one before all have the last one and its copies.
+"""
+
+import os
+import sys
+from pathlib import Path
+from shutil import disk_usage
+
+from checkpointing.format.manifest import Cut, FilePart
+from checkpointing.saving.local_tier import LocalTier
+
+# A save being written, and the one before it.
+MOST_SAVES = 2
+_LONG_S = 86_400.0
+_MEMORY = Path("/proc/meminfo")
+
+
+class MemoryTier(LocalTier):
+    """One run's folder below ``folder``, in one that carries this user's name and is closed to others."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self._root = folder
+        self._within = f"longhaul-{os.geteuid()}"
+        super().__init__(folder, run, MOST_SAVES, within=self._within)
+
+    def keep(self, cut: Cut, part: FilePart, data: memoryview) -> str | None:
+        """Writes a rank's share, or the copy of one, after it has deleted all but the newest of that rank."""
+        finding = self._store.set_aside_what_was_open()
+        self._keep_only(self._look(), MOST_SAVES - 1, part.rank)
+        self._put(cut, part, data)
+        return finding
+
+    def free_bytes(self) -> int:
+        """How much more there may be here: what the folder has free, as long as the machine has it too."""
+        root = next(one for one in (self._store.root, *self._store.root.parents) if one.exists())
+        return min(disk_usage(root).free, _available_bytes())
+
+    def forget(self, *, but: str | None = None) -> None:
+        """Deletes all of this run but the generation ``but``."""
+        for cut, part in self._look().shares:
+            if cut.generation != but:
+                self._delete(cut, part)
+
+    def forget_old_runs(self, *, now_s: float) -> None:
+        """Deletes what other runs of this user have left here: those that saved nothing for a day."""
+        runs = f"{self._within}/runs/"
+        for run in {name.removeprefix(runs).split("/")[0] for name in self._store.list(runs.rstrip("/"))}:
+            other = MemoryTier(self._root, run)
+            shares = other.inventory()
+            # Where there is none yet, a run may have just begun.
+            if shares and all(now_s - cut.created_s > _LONG_S for cut, _ in shares):
+                other.forget()
+
+
+def _available_bytes() -> int:
+    with _MEMORY.open(encoding="utf-8") as file:
+        found = next((line for line in file if line.startswith("MemAvailable:")), None)
+    return int(found.split()[1]) * 1024 if found else sys.maxsize

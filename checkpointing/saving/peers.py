@@ -1,0 +1,89 @@
+"""Chooses the hosts that keep copies of other hosts' saves, and who brings what to whom at a restart. Pure.
+
+A copy never lies on its owner's host, nor in the same failure domain where labels name domains: both would be
+lost together.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where a rank is. ``domain`` is what fails together with its host, such as a rack; empty if nobody has
+    said.
+    """
+
+    node: str
+    domain: str = ""
+
+    def is_apart_from(self, other: "Seat") -> bool:
+        return self.node != other.node and (not self.domain or self.domain != other.domain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Rank ``source`` sends the share of rank ``share`` to rank ``target``, on whose host it is missing."""
+
+    share: int
+    source: int
+    target: int
+
+
+def keepers(seats: Sequence[Seat], num_copies: int) -> list[tuple[int, ...]]:
+    """Returns for each rank the ranks that keep copies of its shares, at most ``num_copies``, each on another
+    host. There are fewer where too few hosts are apart from its own.
+
+    Hosts of one size keep equally much, wherever that is possible.
+    """
+    hosts = {seat.node: seat for seat in seats}
+    ranks = _ranks_by_node(seats)
+    chosen: dict[str, list[str]] = {node: [] for node in hosts}
+    load: Counter[str] = Counter()
+    order = list(hosts)
+    for _ in range(num_copies):
+        for place, node in enumerate(order):
+            others = [*order[place + 1 :], *order[:place]]
+            free = [
+                one for one in others if one not in chosen[node] and hosts[node].is_apart_from(hosts[one])
+            ]
+            if free:
+                # Of those that have the least to keep, the next one.
+                keeper = min(free, key=lambda one: load[one] / len(ranks[one]))
+                chosen[node].append(keeper)
+                load[keeper] += len(ranks[node])
+    return [
+        tuple(ranks[one][ranks[seat.node].index(rank) % len(ranks[one])] for one in chosen[seat.node])
+        for rank, seat in enumerate(seats)
+    ]
+
+
+def moves(
+    seats: Sequence[Seat], held: Sequence[Collection[int]], needed: Sequence[Collection[int]]
+) -> list[Move]:
+    """Returns who brings which shares to whom, so that each host has what its ranks need.
+
+    ``held`` says of each rank which shares lie on its host, and ``needed`` which it loads. A share that lies
+    nowhere is left out. All ranks carry the moves out in this order.
+    """
+    found: list[Move] = []
+    load: Counter[int] = Counter()
+    for ranks in _ranks_by_node(seats).values():
+        missing = {share for rank in ranks for share in needed[rank]} - {
+            share for rank in ranks for share in held[rank]
+        }
+        for share in sorted(missing):
+            holders = [rank for rank, shares in enumerate(held) if share in shares]
+            if holders:
+                source = min(holders, key=lambda rank: load[rank])
+                load[source] += 1
+                found.append(Move(share=share, source=source, target=ranks[0]))
+    return found
+
+
+def _ranks_by_node(seats: Sequence[Seat]) -> dict[str, list[int]]:
+    ranks: dict[str, list[int]] = {}
+    for rank, seat in enumerate(seats):
+        ranks.setdefault(seat.node, []).append(rank)
+    return ranks

@@ -1,0 +1,221 @@
+"""Sends ranks' shares of saves between hosts, through a group of its own beside the training.
+
+A share is sent as its part, which has the digests, and then in chunks. The receiver compares each chunk
+before it keeps anything. The way of a sender is left free for at least half of the time, for the training.
+"""
+
+import mmap
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from checkpointing.errors import Corrupt
+from checkpointing.format.digests import digests
+from checkpointing.format.manifest import (
+    CHUNK_BYTES,
+    MOST_MANIFEST_BYTES,
+    Cut,
+    FilePart,
+    decode_part,
+    encode_part,
+)
+from checkpointing.saving.local_tier import LocalTier
+from checkpointing.saving.memory_tier import MemoryTier
+from checkpointing.saving.save import Save, SaveFailed
+from checkpointing.stores.contract import StoreError
+
+# A peer that sends nothing for so long is gone, or stands still.
+_SILENT_S = 60.0
+_LONGEST_BREAK_S = 1.0
+_TAG = 0
+# A share that could not be had.
+_NOTHING = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A rank's share, which lies in ``tier`` of this host."""
+
+    tier: LocalTier
+    cut: Cut
+    part: FilePart
+
+
+class CopiesOff(SaveFailed):
+    """The hosts don't reach each other any more: until the next start each keeps its own shares alone."""
+
+
+class ShareCopies:
+    """Keeps this rank's shares in its host's memory, and brings copies to ``keepers`` on other hosts.
+
+    ``group`` is a ``GlooGroup``, whose collectives torch's stubs do not list; None if nobody keeps copies.
+    ``sources`` are the ranks whose copies this one keeps, each of at most ``most_bytes``.
+    """
+
+    def __init__(
+        self,
+        tier: MemoryTier,
+        group: Any,
+        *,
+        keepers: Sequence[int],
+        sources: Sequence[int],
+        most_bytes: int,
+    ) -> None:
+        self._tier = tier
+        self._group = group
+        self._keepers = keepers
+        self._sources = sources
+        self._most_bytes = most_bytes
+
+    def keep(self, save: Save) -> str | None:
+        return self._tier.keep(save.cut, save.part, save.room.data)
+
+    def exchange(self, save: Save | None) -> str | None:
+        """Sends what ``keep`` has kept, or that there is nothing, and keeps what other ranks send.
+
+        Every rank calls it once for each save in memory. Raises ``SaveFailed`` if a copy could not be sent or
+        kept, and ``CopiesOff`` if that ends it.
+        """
+        if self._group is None:
+            return None
+        own = Held(tier=self._tier, cut=save.cut, part=save.part) if save else None
+        incoming = {rank: _Incoming(rank, self._most_bytes) for rank in self._sources}
+        try:
+            _swap(self._group, own, self._keepers, incoming)
+        except RuntimeError as error:
+            self._group = None
+            raise CopiesOff(
+                f"the hosts of ranks {[*self._keepers, *self._sources]} are not reached ({error}); until the "
+                "next start each host keeps its own saves alone"
+            ) from error
+        if problems := _kept(incoming, self._tier):
+            raise SaveFailed("; ".join(problems))
+        return None
+
+    def close(self) -> None:
+        """Call it once no exchange is on its way anywhere."""
+        if self._group is not None:
+            self._group.close()
+
+
+def bring(group: Any, share: Held, *, to: int) -> None:
+    """The other side of ``receive``."""
+    _swap(group, share, [to], {})
+
+
+def receive(group: Any, sources: Mapping[int, int], keep_in: MemoryTier) -> list[str]:
+    """Keeps what ``sources`` bring: each rank there brings the share of the rank that it is mapped to.
+
+    Returns what could not be had. Raises ``RuntimeError`` if a rank is not reached.
+    """
+    incoming = {rank: _Incoming(share, keep_in.free_bytes()) for rank, share in sources.items()}
+    _swap(group, None, [], incoming)
+    return _kept(incoming, keep_in)
+
+
+def _kept(incoming: Mapping[int, "_Incoming"], keep_in: MemoryTier) -> list[str]:
+    return [problem for one in incoming.values() if (problem := one.keep(keep_in))]
+
+
+def _swap(group: Any, own: Held | None, targets: Sequence[int], incoming: Mapping[int, "_Incoming"]) -> None:
+    """Sends ``own`` to ``targets``, or that there is none, and takes what is ``incoming``, by rank."""
+    with _opened(own if targets else None) as data:
+        outgoing = _outgoing(own, data) if targets else iter(())
+        while True:
+            works = [group.send([piece], target, _TAG) for piece in _next(outgoing) for target in targets] + [
+                group.recv([one.wanted], rank, _TAG)
+                for rank, one in incoming.items()
+                if one.wanted is not None
+            ]
+            if not works:
+                break
+            began = time.monotonic()
+            for work in works:
+                work.wait(timedelta(seconds=_SILENT_S))
+            for one in incoming.values():
+                one.came()
+            time.sleep(min(time.monotonic() - began, _LONGEST_BREAK_S))
+
+
+def _next(pieces: Iterator[Tensor]) -> list[Tensor]:
+    piece = next(pieces, None)
+    return [] if piece is None else [piece]
+
+
+def _outgoing(own: Held | None, data: memoryview | None) -> Iterator[Tensor]:
+    if own is None or data is None:
+        yield torch.tensor(_NOTHING)
+        return
+    part = encode_part(own.cut, own.part)
+    yield torch.tensor([len(part), len(data)])
+    yield torch.frombuffer(bytearray(part), dtype=torch.uint8)
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield torch.frombuffer(bytearray(data[start : start + CHUNK_BYTES]), dtype=torch.uint8)
+
+
+class _Incoming:
+    """A share on its way to this rank. ``wanted`` is the memory for what comes next, None at the end."""
+
+    def __init__(self, share: int, most_bytes: int) -> None:
+        self._share = share
+        self._most_bytes = most_bytes
+        self._problem: str | None = None
+        self._part = b""
+        self._data = memoryview(b"")
+        self._steps = self._receive()
+        self.wanted: Tensor | None = next(self._steps)
+
+    def came(self) -> None:
+        if self.wanted is not None:
+            self.wanted = next(self._steps, None)
+
+    def keep(self, tier: MemoryTier) -> str | None:
+        """Keeps the share if it is whole; returns why not."""
+        try:
+            if self._problem is None and self._part:
+                cut, part = decode_part(self._part)
+                if part.rank != self._share or digests(self._data) != part.chunks:
+                    raise Corrupt("it is not what was saved")
+                tier.keep(cut, part, self._data)
+        except (Corrupt, StoreError) as error:
+            self._problem = str(error)
+        return self._problem and f"the copy of rank {self._share}'s share: {self._problem}"
+
+    def _receive(self) -> Generator[Tensor, None, None]:
+        sizes = torch.zeros(2, dtype=torch.int64)
+        yield sizes
+        num_told, num_bytes = (int(size) for size in sizes)
+        if (num_told, num_bytes) == _NOTHING:
+            self._problem = "there is none"
+            return
+        if not (0 < num_told <= MOST_MANIFEST_BYTES and 0 < num_bytes <= self._most_bytes):
+            # What comes next can't be told apart from what should come.
+            raise RuntimeError(f"a share of {num_bytes} bytes, expected at most {self._most_bytes}")
+        told = torch.zeros(num_told, dtype=torch.uint8)
+        yield told
+        self._part = told.numpy().tobytes()
+        self._data = memoryview(mmap.mmap(-1, num_bytes))
+        memory = torch.frombuffer(self._data, dtype=torch.uint8)
+        for start in range(0, num_bytes, CHUNK_BYTES):
+            yield memory[start : start + CHUNK_BYTES]
+
+
+@contextmanager
+def _opened(own: Held | None) -> Iterator[memoryview | None]:
+    """The bytes of a share; None if they are not there."""
+    if own is None:
+        yield None
+        return
+    try:
+        file = own.tier.open_share(own.cut, own.part)
+    except StoreError:
+        yield None
+        return
+    with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+        yield data
