@@ -4,15 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 
 from checkpointing.format.manifest import Manifest
+from jobs.training.task.job import Strategy
 from tests.live.attempts import Story, Wanted, attempt, attempt_each, digests_of, newest_manifest
 from tests.live.ranks import RankFailed, run_ranks
 from tests.live.trainings import recipe_for
 
+# All fall at the sixth step, of which the store has no more than the fourth.
 WHOLE, FALL, IN_STORE = 8, 6, 4
+# A step that memory and store have.
+IN_BOTH = 3
 NUM_RANKS = 3
 Loss = Callable[[Path], None]
 
@@ -27,7 +32,7 @@ def lose(*nodes: int) -> Loss:
 
 def damage(node: int, share: int) -> Loss:
     def flip(memory: Path) -> None:
-        for path in (memory / f"node-{node}").rglob(f"*0{FALL}-*/rank-{share:05}.safetensors"):
+        for path in (memory / f"node-{node}").rglob(f"*/rank-{share:05}.safetensors"):
             data = bytearray(path.read_bytes())
             data[-1] ^= 1
             path.write_bytes(data)
@@ -39,19 +44,25 @@ def nothing(_: Path) -> None:
     pass
 
 
-def fallen(tmp_path: Path, strategy: str, **more: int) -> Wanted:
-    """A run that all ranks left at step ``FALL``, of which the store has no more than step ``IN_STORE``."""
-    wanted = Wanted(
-        name="r",
-        recipe=recipe_for(strategy, world_size=NUM_RANKS),
-        num_steps=WHOLE,
-        store=tmp_path / "store",
-        every_steps=IN_STORE,
-        memory=tmp_path / "memory",
-        **more,
+def wanted_in(tmp_path: Path, strategy: Strategy, **changes: Any) -> Wanted:
+    return replace(
+        Wanted(
+            name="r",
+            recipe=recipe_for(strategy, world_size=NUM_RANKS),
+            num_steps=WHOLE,
+            store=tmp_path / "store",
+            every_steps=IN_STORE,
+            memory=tmp_path / "memory",
+        ),
+        **changes,
     )
+
+
+def fallen(tmp_path: Path, strategy: Strategy, *, falls_at: int = FALL, **changes: Any) -> Wanted:
+    """A run that all ranks left at one step."""
+    wanted = wanted_in(tmp_path, strategy, **changes)
     with pytest.raises(RankFailed):
-        run_ranks(attempt, replace(wanted, falls_at=FALL), num_ranks=NUM_RANKS, tmp_path=tmp_path)
+        run_ranks(attempt, replace(wanted, falls_at=falls_at), num_ranks=NUM_RANKS, tmp_path=tmp_path)
     return wanted
 
 
@@ -65,18 +76,25 @@ def went_on(tmp_path: Path, wanted: Wanted, num_ranks: int = NUM_RANKS) -> Story
     return run_ranks(attempt_each, [wanted], num_ranks=num_ranks, tmp_path=tmp_path)[0][0]
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+SOAK = pytest.mark.soak
+ALONE, STORE = "in the hosts' memory alone", "from the store"
+
+
 @pytest.mark.parametrize(
-    ("what", "step", "where"),
+    ("strategy", "what", "step", "where"),
     [
-        (nothing, FALL, "in the hosts' memory alone"),
-        (lose(1), FALL, "in the hosts' memory alone"),
-        (lose(1, 2), IN_STORE, "from the store"),
+        pytest.param("fsdp", nothing, FALL, ALONE, id="processes", marks=SOAK),
+        pytest.param("fsdp", lose(1), FALL, ALONE, id="a host"),
+        pytest.param("ddp", lose(1), FALL, ALONE, id="a host under ddp", marks=SOAK),
+        pytest.param("zero3", lose(1), FALL, ALONE, id="a host under zero3", marks=SOAK),
+        pytest.param("zero1", lose(2), FALL, ALONE, id="a host under zero1", marks=SOAK),
+        pytest.param("fsdp", lose(1, 2), IN_STORE, STORE, id="a host and its keeper"),
+        pytest.param("ddp", lose(0, 1), IN_STORE, STORE, id="a host and its keeper under ddp", marks=SOAK),
+        pytest.param("fsdp", damage(0, 0), IN_STORE, STORE, id="a flipped bit", marks=SOAK),
     ],
-    ids=["processes", "a host", "a host and its keeper"],
 )
 def test_a_run_goes_on_from_what_is_left_of_the_hosts_memory(
-    tmp_path: Path, strategy: str, what: Loss, step: int, where: str
+    tmp_path: Path, strategy: Strategy, what: Loss, step: int, where: str
 ) -> None:
     wanted = fallen(tmp_path, strategy)
     assert wanted.memory is not None
@@ -86,3 +104,34 @@ def test_a_run_goes_on_from_what_is_left_of_the_hosts_memory(
     assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))
     left = [path for path in wanted.memory.rglob("*") if path.is_file()]
     assert left == [], "memory is given back at the end"
+
+
+@SOAK
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+def test_fewer_hosts_go_on_from_the_memory_of_all_that_are_left(tmp_path: Path, strategy: Strategy) -> None:
+    wanted = fallen(tmp_path, strategy)
+    assert wanted.memory is not None
+    lose(2)(wanted.memory)
+    smaller = replace(wanted, recipe=recipe_for(strategy, world_size=2, grad_accum=3))
+    story = went_on(tmp_path, smaller, num_ranks=2)
+    assert (story.start.step, story.end.step) == (FALL, WHOLE)
+    assert story.start.trail[-1].endswith(ALONE)
+
+
+def test_a_damaged_copy_of_what_the_store_has_too_is_read_from_there(tmp_path: Path) -> None:
+    """Chunk by chunk: only what is damaged comes from the store."""
+    wanted = fallen(tmp_path, "fsdp", falls_at=IN_BOTH, every_steps=IN_BOTH)
+    damage(0, 0)(wanted.memory)
+    story = went_on(tmp_path, wanted)
+    assert story.start.step == IN_BOTH
+    assert story.start.trail[-1].endswith("from the hosts' memory")
+    assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))
+
+
+def test_without_room_for_two_saves_and_copies_no_step_is_done(tmp_path: Path) -> None:
+    small = wanted_in(tmp_path, "fsdp", memory_bytes=1_000_000)
+    with pytest.raises(RankFailed) as refused:
+        run_ranks(attempt, small, num_ranks=NUM_RANKS, tmp_path=tmp_path)
+    text = str(refused.value)
+    assert "checkpoint.memory: node node-0 would keep " in text
+    assert "there are 0.001 GB by checkpoint.memory.max_bytes" in text

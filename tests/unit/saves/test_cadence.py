@@ -161,3 +161,33 @@ def test_while_the_disk_of_any_node_fails_each_save_for_the_disks_goes_to_the_st
     assert ask(replace(EACH_STEP, disk_every=0, store_every=5), busy=failing)[0] is None
     busy = Busy(store=True, is_disk_failing=True)
     assert ask(replace(EACH_STEP, store_every=5), busy=busy)[0] == Order(to_disk=True, to_store=False)
+
+
+IN_MEMORY = Cadence(every_s=None, every_steps=4, disk_every=0, memory_every_steps=2)
+
+
+def test_memory_has_each_so_many_steps_and_whatever_is_saved_elsewhere() -> None:
+    every_third = replace(IN_MEMORY, memory_every_steps=3)
+    assert [order and (order.to_memory, order.to_store) for order in over_steps(every_third, 8)] == [
+        None, None, (True, False), (True, True), None, (True, False), None, (True, True),
+    ]  # fmt: skip
+    order, _ = ask(every_third, step=5, is_epoch_end=True)
+    assert isinstance(order, Order) and order.to_memory and order.to_store
+
+
+def test_memory_alone_counts_as_no_save_elsewhere() -> None:
+    order, past = ask(IN_MEMORY, step=2)
+    assert (order, past) == (Order(to_disk=False, to_store=False, to_memory=True), FRESH)
+    assert order.is_for_memory_alone and not replace(order, to_store=True).is_for_memory_alone
+
+
+def test_memory_is_never_waited_for() -> None:
+    busy = Busy(memory=True)
+    assert over_steps(IN_MEMORY, 3, busy) == [None, None, None]
+    order, _ = ask(IN_MEMORY, step=4, busy=busy)
+    assert order == Order(to_disk=False, to_store=True)
+
+
+def test_a_save_that_is_skipped_is_skipped_in_memory_too() -> None:
+    order, _ = ask(IN_MEMORY, step=4, busy=ALL_BUSY)
+    assert order == SkippedSave()

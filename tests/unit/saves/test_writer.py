@@ -16,9 +16,9 @@ from checkpointing.generations.repository import Repository
 from checkpointing.saving import publisher
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.publisher import Publisher, SavingAttempt
-from checkpointing.saving.save import SaveMemory, SaveNote, Tally, Upload
+from checkpointing.saving.save import KeptInMemory, Save, SaveFailed, SaveMemory, SaveNote, Tally, Upload
 from checkpointing.saving.writer import Writer
-from checkpointing.stores.contract import Buffer, Denied, Store, Unavailable
+from checkpointing.stores.contract import Buffer, Denied, Full, Store, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import (
@@ -75,7 +75,9 @@ class DownStore(MemoryStore):
 class Bench:
     """A writer with all that it needs, on one rank; ``notes`` is what it told."""
 
-    def __init__(self, store: Store, disk: LocalTier | None = None) -> None:
+    def __init__(
+        self, store: Store, disk: LocalTier | None = None, memory: KeptInMemory | None = None
+    ) -> None:
         self.repository = Repository(store, RUN)
         self.term = self.repository.take_over("me")
         self.tally = Tally()
@@ -83,21 +85,31 @@ class Bench:
         self.rooms: Sequence[SaveMemory] = [_room(), _room()]
         attempt = SavingAttempt(rank=0, term=self.term, deadline_s=DEADLINE_S)
         publisher = Publisher(self.repository, Letters(), attempt, self.tally)
-        self.writer = Writer(disk, publisher, self.tally, self.notes.append)
+        self.writer = Writer(disk, publisher, self.tally, self.notes.append, memory)
         self.writer.start()
         self._number = 0
 
     def save(
-        self, step: int, *, to_disk: bool = False, to_store: bool = True, timeout_s: float = 0.0
+        self,
+        step: int,
+        *,
+        to_disk: bool = False,
+        to_store: bool = True,
+        to_memory: bool = False,
+        timeout_s: float = 0.0,
     ) -> Cut | None:
         """What the training does: None where it had to skip."""
-        room = self.writer.room(self.rooms, to_store=to_store, timeout_s=timeout_s)
+        is_alone = to_memory and not to_disk and not to_store
+        room = self.writer.room(
+            self.rooms, to_store=to_store, is_for_memory_alone=is_alone, timeout_s=timeout_s
+        )
         if room is None:
             return None
         self._number += 1
         cut = cut_of(step, term=self.term, number=self._number)
         room.data[:] = file_of(cut, 0)
-        self.writer.hand_over(save_of(cut, room=room, to_disk=to_disk, to_store=to_store))
+        save = save_of(cut, room=room, to_disk=to_disk, to_store=to_store)
+        self.writer.hand_over(replace(save, to_memory=to_memory))
         return cut
 
     def finish(self) -> None:
@@ -431,3 +443,83 @@ def test_a_rank_tells_of_its_upload_as_it_was() -> None:
     assert under_way is not None and done is not None
     assert (under_way.step, under_way.is_done, done.step, done.is_done) == (10, False, 10, True)
     assert under_way.num_bytes == done.num_bytes == len(bench.rooms[0].data)
+
+
+class Hosts:
+    """Memory of hosts; ``kept`` and ``exchanged`` are the steps, None where a rank had no share."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+        self.exchanged: list[int | None] = []
+        self.problem: Exception | None = None
+        self.is_full = False
+        self.may_exchange = threading.Event()
+        self.may_exchange.set()
+
+    def keep(self, save: Save) -> str | None:
+        if self.is_full:
+            raise Full("no room")
+        assert save.part.chunks, "what has no digests can't be compared"
+        self.kept.append(save.cut.step)
+        return None
+
+    def exchange(self, save: Save | None) -> str | None:
+        assert self.may_exchange.wait(DEADLINE_S)
+        self.exchanged.append(save and save.cut.step)
+        if self.problem:
+            raise self.problem
+        return None
+
+
+def test_memory_comes_first_and_what_is_kept_there_alone_is_told_only_where_it_fails(tmp_path: Path) -> None:
+    hosts, disk = Hosts(), LocalTier(tmp_path, RUN, 2)
+    bench = Bench(MemoryStore(), disk, hosts)
+    assert bench.save(10, to_memory=True, to_disk=True)
+    bench.finish()
+    assert bench.save(20, to_memory=True, to_store=False)
+    bench.finish()
+    assert bench.problems() == [(10, "disk", False), (10, "store", False)]
+    assert hosts.kept == hosts.exchanged == [10, 20]
+    assert bench.tally.num_in_memory == 2
+
+
+def test_slow_copies_hold_up_neither_disk_nor_store_and_no_save_in_memory_begins_meanwhile(
+    tmp_path: Path,
+) -> None:
+    hosts, disk = Hosts(), LocalTier(tmp_path, RUN, 2)
+    hosts.may_exchange.clear()
+    bench = Bench(MemoryStore(), disk, hosts)
+    assert bench.save(10, to_memory=True, to_store=False)
+    assert bench.save(20, to_memory=True, to_store=False) is None
+    assert bench.save(30, to_disk=True, timeout_s=DEADLINE_S)
+    assert bench.writer.room(bench.rooms, to_store=True, timeout_s=DEADLINE_S)
+    assert [found.step for found in bench.repository.view.generations] == [30]
+    assert not bench.writer.finish(0.0)
+    hosts.may_exchange.set()
+    bench.finish()
+    assert bench.save(40, to_memory=True, to_store=False)
+    bench.finish()
+
+
+def test_a_rank_without_a_share_takes_part_in_the_exchange_all_the_same() -> None:
+    hosts = Hosts()
+    bench = Bench(MemoryStore(), None, hosts)
+    bench.writer.skip_in_memory()
+    bench.finish()
+    hosts.is_full = True
+    assert bench.save(10, to_memory=True)
+    bench.finish()
+    assert (hosts.kept, hosts.exchanged) == ([], [None, None])
+    assert bench.problems() == [(10, "memory", True), (10, "store", False)]
+    assert bench.tally.num_in_memory == 0
+
+
+def test_what_is_wrong_with_copies_is_told_once_an_hour_and_counted_each_time() -> None:
+    hosts = Hosts()
+    hosts.problem = SaveFailed("the other host is full")
+    bench = Bench(MemoryStore(), None, hosts)
+    for step in (10, 20, 30):
+        assert bench.save(step, to_memory=True, to_store=False, timeout_s=DEADLINE_S)
+        bench.finish()
+    assert bench.problems() == [(10, "memory", True)]
+    assert (bench.tally.num_failed, bench.tally.num_in_memory) == (3, 0)
