@@ -9,6 +9,7 @@
 # LONGHAUL_VENDOR  nvidia, amd or cpu; must be said where there are devices of both or of none
 # LONGHAUL_GROUP   the group's name; without it, the vendor's
 # LONGHAUL_DEVICE  the devices' market name; without it, what the driver calls them
+# LONGHAUL_DOMAIN  what fails together with this node, such as its rack; copies in memory go to another one
 # LONGHAUL_TEMP    a folder for Ray's files, of at most 36 letters; without it, the unit's, or ~/.longhaul. Nobody
 #                  else can enter it then
 # RAY_enable_metrics_collection  1 opens the port for Prometheus, which asks for no token
@@ -42,6 +43,7 @@ main() {
     [[ -n $group ]] || refuse "LONGHAUL_GROUP is '$LONGHAUL_GROUP'; expected a name with letters or digits"
     labels="longhaul.group=$group,longhaul.vendor=$vendor"
     [[ -z $device ]] || labels+=",longhaul.device=$(as_label "$device")"
+    [[ -z ${LONGHAUL_DOMAIN:-} ]] || labels+=",longhaul.domain=$(as_label "$LONGHAUL_DOMAIN")"
     folder=$(closed_folder) || exit
     [[ $vendor != amd ]] || check_amd "$@"
     trap stop TERM INT

@@ -241,11 +241,14 @@ def test_a_device_without_a_name_is_not_given_one(machine: Machine) -> None:
 
 def test_settings_override_what_it_would_have_chosen(machine: Machine) -> None:
     with_amd(machine, "AMD Instinct MI300X OAM")
-    machine.run("--num-gpus=4", LONGHAUL_GROUP="-rack 7: amd-", LONGHAUL_DEVICE="MI300X")
+    machine.run(
+        "--num-gpus=4", LONGHAUL_GROUP="-rack 7: amd-", LONGHAUL_DEVICE="MI300X", LONGHAUL_DOMAIN="row 3"
+    )
     assert machine.labels() == {
         "longhaul.group": "rack-7--amd",  # what Ray takes as a label
         "longhaul.vendor": "amd",
         "longhaul.device": "MI300X",
+        "longhaul.domain": "row-3",
     }
     (started,) = machine.lines("ray")
     assert started.startswith("start --address=10.0.0.1:6379 --labels=")
