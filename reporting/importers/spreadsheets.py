@@ -39,6 +39,7 @@ def _check_size(data: bytes) -> None:
         raise ImportProblem("encrypted, or an old xls: expected an xlsx without a password")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            _refuse_rare_packing(archive)
             size = sum(member.file_size for member in archive.infolist())
             merged = _num_merged(archive) if size <= _MOST_XML_BYTES else 0
     except _DAMAGED as error:
@@ -50,6 +51,12 @@ def _check_size(data: bytes) -> None:
             f"{size / 1e6:,.0f} MB when unpacked, expected at most {_MOST_XML_BYTES / 1e6:,.0f} MB: "
             "save the sheets that matter as CSV"
         )
+
+
+def _refuse_rare_packing(archive: zipfile.ZipFile) -> None:
+    """No workbook is packed otherwise, and what unpacks LZMA takes as much memory as a file tells it to."""
+    if rare := {one.compress_type for one in archive.infolist()} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise ValueError(f"packed by method {min(rare)}, which workbooks do not know")
 
 
 def _num_merged(archive: zipfile.ZipFile) -> int:

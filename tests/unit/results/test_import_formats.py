@@ -1,6 +1,8 @@
 """Sheets, tables and logs as other tools write them: wherever their headers are, and whoever wrote them."""
 
+import io
 import struct
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -346,3 +348,15 @@ def test_a_header_of_a_stranger_is_repeated_in_part_alone() -> None:
         read_separated(b"x" * 50_000 + b"\n1\n", shipped())
     assert "x" * 77 + "..." in str(error.value)
     assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_workbook_that_is_packed_as_none_ever_is_is_refused_unread(method: int) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", "<worksheet/>")
+    # What it says of itself is no data of that method.
+    whole = packed.getvalue()
+    for data in (whole, whole.replace(b"BZh9", b"nope"), whole[:60] + b"?" * 8 + whole[68:]):
+        with pytest.raises(ImportProblem, match=r"packed by method 1[24], which workbooks do not know"):
+            read_spreadsheet(data, shipped())
