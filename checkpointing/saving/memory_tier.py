@@ -13,6 +13,7 @@ from pathlib import Path
 from shutil import disk_usage
 
 from checkpointing.format.manifest import Cut, FilePart
+from checkpointing.saving.budget import oldest_first
 from checkpointing.saving.local_tier import LocalTier
 
 # A save being written, and the one before it.
@@ -30,9 +31,13 @@ class MemoryTier(LocalTier):
         super().__init__(folder, run, MOST_SAVES, within=self._within)
 
     def keep(self, cut: Cut, part: FilePart, data: memoryview) -> str | None:
-        """Writes a rank's share, or the copy of one, after it has deleted all but the newest of that rank."""
+        """Writes a share of this host, or the copy of one. First, all but the save before this one goes."""
         finding = self._store.set_aside_what_was_open()
-        self._keep_only(self._look(), MOST_SAVES - 1, part.rank)
+        shares = [share for share in self._look().shares if share[0].generation != cut.generation]
+        before = oldest_first(shares)[-1:]
+        for found, its_part in shares:
+            if all(found.generation != last.generation for last, _ in before):
+                self._delete(found, its_part)
         self._put(cut, part, data)
         return finding
 

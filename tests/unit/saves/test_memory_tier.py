@@ -36,6 +36,14 @@ def test_the_save_before_the_last_one_goes_before_a_new_one_is_written(
     assert most == MOST_SAVES * 2
 
 
+def test_what_ranks_saved_that_are_no_more_goes_with_the_save_it_belongs_to(tmp_path: Path) -> None:
+    memory = MemoryTier(tmp_path, "r")
+    keep(memory, *cuts(1, world_size=2))
+    for cut in cuts(3)[1:]:
+        keep(memory, cut)
+    assert (steps_of(memory), steps_of(memory, rank=1)) == ([20, 30], [])
+
+
 def test_shares_and_copies_of_other_ranks_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
     memory, [cut] = MemoryTier(tmp_path, "r"), cuts(1, world_size=3)
     keep(memory, cut)
