@@ -82,6 +82,11 @@ class SaveNote:
     problem: str | None = None
     finding: str | None = None
 
+    @property
+    def what(self) -> str:
+        place = "memory" if self.place == "memory" else f"the {self.place}"
+        return f"save of step {self.step} to {place}"
+
 
 Tell = Callable[[SaveNote], None]
 

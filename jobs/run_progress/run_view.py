@@ -280,8 +280,7 @@ def _value(name: str, value: float | None) -> str:
 
 
 def _save(saved: SaveNote) -> str:
-    what = f"save of step {saved.step} to the {saved.place}"
     if saved.problem:
-        return f"{what} failed, training goes on: {saved.problem}"
+        return f"{saved.what} failed, training goes on: {saved.problem}"
     size = f"{saved.num_bytes / 1e6:,.1f} MB of rank 0"
-    return f"{what}: {size}, blocked for {saved.blocked_s:.3f} s, done in {saved.took_s:.2f} s"
+    return f"{saved.what}: {size}, blocked for {saved.blocked_s:.3f} s, done in {saved.took_s:.2f} s"

@@ -352,5 +352,4 @@ class _Attempt:
         if self._context.rank == 0:
             self._services.report(note)
         elif text := note.problem or note.finding:
-            where = f"save of step {note.step} to the {note.place}"
-            self._services.report(Warned(text=f"rank {self._context.rank}: {where}: {text}"))
+            self._services.report(Warned(text=f"rank {self._context.rank}: {note.what}: {text}"))

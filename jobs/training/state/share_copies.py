@@ -90,9 +90,12 @@ class ShareCopies:
             _swap(self._group, own, self._keepers, incoming)
         except RuntimeError as error:
             self._group = None
+            ranks = ", ".join(map(str, sorted({*self._keepers, *self._sources})))
+            # What gloo says goes on with guesses and greetings.
+            why = str(error).partition(". ")[0]
             raise CopiesOff(
-                f"the hosts of ranks {[*self._keepers, *self._sources]} are not reached ({error}); until the "
-                "next start each host keeps its own saves alone"
+                f"ranks {ranks}, on other hosts, are not reached ({why}); until the next start each host "
+                "keeps its own saves alone"
             ) from error
         if problems := _kept(incoming, self._tier):
             raise SaveFailed("; ".join(problems))
