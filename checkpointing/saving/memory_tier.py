@@ -57,9 +57,7 @@ class MemoryTier(LocalTier):
         runs = f"{self._within}/runs/"
         for run in {name.removeprefix(runs).split("/")[0] for name in self._store.list(runs.rstrip("/"))}:
             other = MemoryTier(self._root, run)
-            shares = other.inventory()
-            # Where there is none yet, a run may have just begun.
-            if shares and all(now_s - cut.created_s > _LONG_S for cut, _ in shares):
+            if all(now_s - cut.created_s > _LONG_S for cut, _ in other.inventory()):
                 other.forget()
 
 

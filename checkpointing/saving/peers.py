@@ -18,8 +18,9 @@ class Seat:
     node: str
     domain: str = ""
 
-    def is_apart_from(self, other: "Seat") -> bool:
-        return self.node != other.node and (not self.domain or self.domain != other.domain)
+    def may_keep_for(self, other: "Seat") -> bool:
+        """Says whether this node outlives what takes the ``other`` one."""
+        return not self.domain or self.domain != other.domain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,7 @@ def keepers(seats: Sequence[Seat], num_copies: int) -> list[tuple[int, ...]]:
     for _ in range(num_copies):
         for place, node in enumerate(order):
             others = [*order[place + 1 :], *order[:place]]
-            free = [
-                one for one in others if one not in chosen[node] and hosts[node].is_apart_from(hosts[one])
-            ]
+            free = [one for one in others if one not in chosen[node] and hosts[one].may_keep_for(hosts[node])]
             if free:
                 # Of those that have the least to keep, the next one.
                 keeper = min(free, key=lambda one: load[one] / len(ranks[one]))
