@@ -8,6 +8,7 @@ from tests.bench import (
     core,
     cross_entropy,
     data,
+    in_memory,
     looking,
     packing,
     planning,
@@ -43,6 +44,7 @@ BENCHES = {
         starting,
         sessions,
         saving,
+        in_memory,
         uploading,
     )
 }

@@ -79,7 +79,7 @@ def _measure(folder: Path, num_layers: int) -> dict[str, Any]:
             NUM_READS,
             lambda: _restore(disk, cut, part, landing),
             lambda: _read(file, arena.data),
-            before=partial(_forget, forgotten),
+            before=partial(forget, forgotten),
         )
     return {"num_bytes": len(arena.data), "writes_s": writes_s, "digests_s": saves.digests_s, **reads}
 
@@ -167,7 +167,7 @@ def _read(path: Path, into: memoryview) -> None:
             into = into[count:]
 
 
-def _forget(paths: Sequence[Path]) -> None:
+def forget(paths: Sequence[Path]) -> None:
     """What the system holds of them in memory, so that they come from the disk."""
     for path in paths:
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """Sends ranks' shares of saves between hosts, through a group of its own beside the training.
 
-A share is sent as its part, which has the digests, and then in chunks. The receiver compares each chunk
+A share is sent as its part, which has the digests, and then in pieces. The receiver compares all of them
 before it keeps anything. The way of a sender is left free for at least half of the time, for the training.
 """
 
@@ -18,7 +18,6 @@ from torch import Tensor
 from checkpointing.errors import Corrupt
 from checkpointing.format.digests import digests
 from checkpointing.format.manifest import (
-    CHUNK_BYTES,
     MOST_MANIFEST_BYTES,
     Cut,
     FilePart,
@@ -33,6 +32,7 @@ from checkpointing.stores.contract import StoreError
 # A peer that sends nothing for so long is gone, or stands still.
 _SILENT_S = 60.0
 _LONGEST_BREAK_S = 1.0
+_PIECE_BYTES = 16 * 2**20
 _TAG = 0
 # A share that could not be had.
 _NOTHING = (0, 0)
@@ -158,8 +158,8 @@ def _outgoing(own: Held | None, data: memoryview | None) -> Iterator[Tensor]:
     part = encode_part(own.cut, own.part)
     yield torch.tensor([len(part), len(data)])
     yield torch.frombuffer(bytearray(part), dtype=torch.uint8)
-    for start in range(0, len(data), CHUNK_BYTES):
-        yield torch.frombuffer(bytearray(data[start : start + CHUNK_BYTES]), dtype=torch.uint8)
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield torch.frombuffer(bytearray(data[start : start + _PIECE_BYTES]), dtype=torch.uint8)
 
 
 class _Incoming:
@@ -205,8 +205,8 @@ class _Incoming:
         self._part = told.numpy().tobytes()
         self._data = memoryview(mmap.mmap(-1, num_bytes))
         memory = torch.frombuffer(self._data, dtype=torch.uint8)
-        for start in range(0, num_bytes, CHUNK_BYTES):
-            yield memory[start : start + CHUNK_BYTES]
+        for start in range(0, num_bytes, _PIECE_BYTES):
+            yield memory[start : start + _PIECE_BYTES]
 
 
 @contextmanager
