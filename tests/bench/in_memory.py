@@ -100,7 +100,8 @@ def _measure(memory: str, folder: str, num_layers: int) -> dict[str, list[float]
 
         def from_the_other(save: Save = save, name: str = name) -> None:
             if rank == 0:
-                cut, part = next(share for share in tier.inventory() if share[1].rank == 1)
+                there = [share for share in tier.inventory() if share[0].generation == name]
+                cut, part = next(share for share in there if share[1].rank == 1)
                 bring(group, Held(tier=tier, cut=cut, part=part), to=1)
             else:
                 assert receive(group, {0: 1}, tier) == []
