@@ -132,7 +132,11 @@ class RunDisplay:
             self._lines.renew(self._state.line(self._ticks()))
 
     def summarise(self, pointer: str | None, again: str = "the same command") -> None:
-        """Prints how the run ended. ``again`` is the command that resumes a run that was stopped."""
+        """Prints how the run ended, on the last line. ``again`` is the command that resumes a run that was
+        stopped.
+        """
+        if pointer:
+            self._say(f"Ray Train's own result names {pointer}, for programs that read it")
         if self._end is None:
             self._say("the workers ended without a word of it; running it again goes on")
         elif self._end.stop_request is None and self._end.problem is None:
@@ -140,8 +144,6 @@ class RunDisplay:
             loss = f", {_value('loss', self._end.loss)}" if has_loss else ""
             kept = self._end.generation or "nothing was saved"
             self._say(f"finished at step {self._end.step}{loss}: {kept}")
-        if pointer:
-            self._say(f"Ray Train's own result names {pointer}, for programs that read it")
         if self._end and self._end.problem:
             done = "ended as asked" if self._end.stop_request else f"all {self._end.step} steps are done"
             newest = self._end.generation

@@ -4,17 +4,20 @@ The cluster may go away and come back meanwhile. A job that the cluster no longe
 node.
 """
 
+import logging
 import secrets
 import shlex
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from checkpointing.stores.transfers import within
+from jobs.commandline.output import say
 from jobs.commandline.set_values import seen_from_elsewhere
 from jobs.runs.driver_process import EXIT_CODES, Away, DriverEnd
 from jobs.training.task.stop_request import StopRequest
@@ -52,24 +55,29 @@ class JobServer:
         self._say(
             f"submitted as job {name}; `ray job logs --address {self._address} {name} --follow` shows it"
         )
-        return DriverJob(client, name)
+        return DriverJob(client, name, self._say)
 
     def _submit(self, arguments: list[str]) -> tuple[JobSubmissionClient, str]:
         client = JobSubmissionClient(self._address)
-        name = client.submit_job(
-            entrypoint=shlex.join(["python", "jobs/train.py", *_as_seen_there(arguments)]),
-            submission_id=f"longhaul-{secrets.token_hex(6)}",
-            runtime_env={"working_dir": str(ROOT), "env_vars": self._variables},
-        )
+        with _silent_uploads():
+            name = client.submit_job(
+                entrypoint=shlex.join(["python", "jobs/train.py", *_as_seen_there(arguments)]),
+                submission_id=f"longhaul-{secrets.token_hex(6)}",
+                runtime_env={"working_dir": str(ROOT), "env_vars": self._variables},
+            )
         return client, name
 
 
 class DriverJob:
-    """A submitted driver. While the job server does not answer, the driver counts as still running."""
+    """A submitted driver. While the job server does not answer, the driver counts as still running.
 
-    def __init__(self, client: JobSubmissionClient, name: str) -> None:
+    What it said last goes to ``say`` at its end; where that is JSON, to standard output.
+    """
+
+    def __init__(self, client: JobSubmissionClient, name: str, say: Callable[[str], None]) -> None:
         self._client = client
         self._name = name
+        self._say = say
         self._next_s = 0.0
         self._unseen_since_s: float | None = None
         self._is_to_stop = False
@@ -89,7 +97,10 @@ class DriverJob:
         finally:
             self._next_s = time.monotonic() + _ASK_EVERY_S
         self._unseen_since_s = None
-        return end_of(info)
+        end = end_of(info)
+        if end is not None and (end.code is not None or end.is_stopped):
+            self._relay_last_line()
+        return end
 
     def unseen_s(self) -> float:
         return time.monotonic() - self._unseen_since_s if self._unseen_since_s else 0.0
@@ -104,12 +115,33 @@ class DriverJob:
         with suppress(*_NO_ANSWER):
             self._ask_to_stop()
 
+    def _relay_last_line(self) -> None:
+        """The end of a driver that ended by itself. If its output is not to be had, nothing is said of it."""
+        with suppress(*_NO_ANSWER):
+            text = within(_ANSWER_TIMEOUT_S, lambda: self._client.get_job_logs(self._name))
+            if last := text.rstrip().rpartition("\n")[2]:
+                if last.startswith("{"):
+                    say(last, to=sys.stdout)
+                else:
+                    self._say(last)
+
     def _ask_to_stop(self) -> None:
         """Asks once. ``_is_to_stop`` stays set until the server has answered, so ``end`` repeats the
         request.
         """
         within(_ANSWER_TIMEOUT_S, lambda: self._client.stop_job(self._name))
         self._is_to_stop = False
+
+
+@contextmanager
+def _silent_uploads() -> Iterator[None]:
+    """Ray names each file and folder that it does not upload, several times. Its errors are exceptions."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def end_of(info: Any) -> DriverEnd | None:

@@ -127,10 +127,16 @@ class Slurm:
         return {}
 
     def power_off(self, node: str) -> None:
-        """Its daemon and all that runs on it are gone at once."""
-        self._kill(lambda variables: variables.get("SLURMD_NODENAME") == node)
-        for pid in self._daemon(node):
-            for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
+        """Its daemon and all that runs on it are gone at once: nobody there tells that anything ended."""
+        works = [one for one, variables in self._ours() if variables.get("SLURMD_NODENAME") == node]
+        tell = [psutil.Process(pid) for pid in self._daemon(node)]
+        tell += [child for daemon in tell for child in daemon.children(recursive=True)]
+        # What starts a step and tells of its end, which the daemon is no parent of.
+        tell += [
+            parent for one in works if (parent := _parent(one)) and parent.name().startswith("slurmstepd")
+        ]
+        for process in (*tell, *works):
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
 
     def power_on(self, node: str) -> None:
@@ -303,6 +309,12 @@ def slurm_with(*nodes: str) -> Iterator[Slurm]:
             yield slurm
         finally:
             slurm.end()
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    with suppress(psutil.NoSuchProcess):
+        return process.parent()
+    return None
 
 
 def _path() -> str:

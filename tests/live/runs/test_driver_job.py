@@ -1,5 +1,7 @@
 """What a supervisor gives a Ray job, and what it makes of how that ended."""
 
+import logging
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,8 +48,14 @@ def test_only_an_exit_code_of_ours_is_a_drivers_own_word(job: JobInfo, end: Driv
 class Client:
     """Answers what it is told to, the next thing each time."""
 
-    def __init__(self, *answers: JobInfo | Exception) -> None:
+    def __init__(self, *answers: JobInfo | Exception, logs: str | Exception = "") -> None:
         self._answers = list(answers)
+        self._logs = logs
+
+    def get_job_logs(self, _name: str) -> str:
+        if isinstance(self._logs, Exception):
+            raise self._logs
+        return self._logs
 
     def get_job_info(self, _name: str) -> JobInfo:
         answer = self._answers.pop(0)
@@ -60,13 +68,39 @@ def test_a_server_that_does_not_answer_hides_its_job_until_it_does(monkeypatch: 
     monkeypatch.setattr("jobs.runs.driver_job._ASK_EVERY_S", 0.0)
     running = JobInfo(status=JobStatus.RUNNING, entrypoint="")
     away = ConnectionError("refused")
-    job = DriverJob(Client(running, away, away, running, RuntimeError("job 'j' does not exist")), "j")
+    job = DriverJob(Client(running, away, away, running, RuntimeError("job 'j' does not exist")), "j", print)
     seen = []
     for _ in range(4):
         assert job.end() is None
         seen.append(job.unseen_s())
     assert seen[0] == seen[3] == 0.0 < seen[1] < seen[2]
     assert job.end() == DriverEnd(code=None, why="the cluster has forgotten job j")
+
+
+SUCCEEDED = JobInfo(status=JobStatus.SUCCEEDED, entrypoint="")
+STOPPED = JobInfo(status=JobStatus.STOPPED, entrypoint="")
+DIED = JobInfo(status=JobStatus.FAILED, entrypoint="", driver_exit_code=137)
+
+
+@pytest.mark.parametrize(
+    ("info", "logs", "output", "errors"),
+    [
+        (SUCCEEDED, "r: step 1\nr: finished at step 2\n\n", "", "r: finished at step 2\n"),
+        (SUCCEEDED, 'r: finished\n{"run": "r"}\n', '{"run": "r"}\n', ""),
+        (STOPPED, "r: stopped at step 2", "", "r: stopped at step 2\n"),
+        (DIED, "r: step 1\n", "", ""),
+        (SUCCEEDED, "", "", ""),
+        (SUCCEEDED, ConnectionError("refused"), "", ""),
+    ],
+    ids=["finished", "as JSON", "stopped", "died", "said nothing", "no answer"],
+)
+def test_what_a_job_said_last_is_said_here_if_it_ended_by_itself(
+    info: JobInfo, logs: str | Exception, output: str, errors: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = DriverJob(Client(info, logs=logs), "j", lambda text: print(text, file=sys.stderr))
+    assert job.end() == end_of(info)
+    told = capsys.readouterr()
+    assert (told.out, told.err) == (output, errors)
 
 
 @dataclass
@@ -80,7 +114,16 @@ class Server:
 
     def submit_job(self, **asked: Any) -> str:
         self.submitted.append(asked)
+        # As Ray's client does for each file that it leaves out.
+        logging.getLogger("ray._private.runtime_env.working_dir").warning("Directory '.git' is now ignored")
+        # Its level is its own, whatever that of Ray's is.
+        sdk = logging.getLogger("ray.dashboard.modules.dashboard_sdk")
+        sdk.setLevel(logging.INFO)
+        sdk.info("Uploading package gcs://_ray_pkg_0.zip.")
         return "a job"
+
+    def get_job_logs(self, _name: str) -> str:
+        return "r: finished at step 8\n"
 
     def get_job_info(self, _name: str) -> JobInfo:
         return JobInfo(status=JobStatus.SUCCEEDED, entrypoint="")
@@ -98,6 +141,28 @@ def test_a_kept_job_is_given_the_time_that_its_own_last_save_may_take(
     assert keep_running(train_parser("longhaul train").parse_args(command)) == 0
     (asked,) = server.submitted
     assert asked["runtime_env"]["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == wait_s
+
+
+def test_a_submission_says_two_lines_and_nothing_of_what_ray_leaves_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("jobs.runs.driver_job.JobSubmissionClient", Server())
+    ray = logging.getLogger("ray")
+    ray.addHandler(caplog.handler)
+    try:
+        command = ["--keep", "--address", "http://head:8265", "--store", str(tmp_path)]
+        assert keep_running(train_parser("longhaul train").parse_args(command)) == 0
+    finally:
+        ray.removeHandler(caplog.handler)
+    assert capsys.readouterr().err.splitlines() == [
+        "submitted as job a job; `ray job logs --address http://head:8265 a job --follow` shows it",
+        "r: finished at step 8",
+    ]
+    assert caplog.records == []
+    assert logging.root.manager.disable == logging.NOTSET
 
 
 @pytest.mark.parametrize(
