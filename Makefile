@@ -12,7 +12,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions stores attacks gpu check format golden bench bench-trees bench-scale bench-gpu bench-recovery compare-damage soak lock audit release clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions test-oldest stores attacks gpu check format golden bench bench-trees bench-scale bench-gpu bench-recovery compare-damage soak lock audit release clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-hosts: setup  ## run the tests that make hosts on this machine, and train o
 
 test-versions: setup  ## run the quick tests with the oldest and newest versions of pyproject.toml; half an hour
 	$(BIN)/python -m tests.unit.versions
+
+test-oldest: setup  ## run what touches a library with the oldest version of each; two minutes, in CI too
+	$(BIN)/python -m tests.unit.versions --oldest
 
 stores: setup  ## run the stores' contract and races against moto, MiniStack, s3rver, Azurite and Swift, each installed once
 	$(BIN)/python -m pytest -m '' tests/live/stores/test_objects.py -k 'Moto or Ministack or S3rver or Azurite or Swift'

@@ -1,5 +1,5 @@
 """Runs the quick tests with the oldest and the newest versions that pyproject.toml allows:
-``make test-versions``.
+``make test-versions``. `make test-oldest` runs those of them with the oldest versions that touch a library.
 
 Each set of versions gets an environment of its own in ``build/``. torch and DeepSpeed are not installed: they
 bring gigabytes, and no quick test imports them. Ray is, and what we rely on of its private names is held
@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cluster.set_up import ROOT, as_uv_obeys, pinned, settings_of_pip
@@ -24,9 +24,48 @@ _FOR_TESTS = (
 _TESTS = ("tests/unit", "tests/live/machines/test_ray_internals.py")
 
 
+# What touches each library: it opens files, draws, validates, asks for settings, looks at a process. Of the
+# newest versions most are those of constraints.txt, with which all tests run.
+SURFACES: Mapping[str, tuple[str, ...]] = {
+    "ray": ("tests/live/machines/test_ray_internals.py", "tests/unit/machines/test_ray_timeouts.py"),
+    "pydantic": ("tests/unit/runs/test_run_file.py", "tests/unit/sweeps/test_sweep_spec.py"),
+    "pyyaml": ("tests/unit/machines/test_yaml_file.py", "tests/unit/files/test_annotated_specs.py"),
+    "rich": ("tests/unit/watching/test_page.py",),
+    "numpy": ("tests/unit/reports/test_statistics.py",),
+    "psutil": ("tests/unit/machines/test_reaper.py", "tests/unit/commands/test_init_command.py"),
+    "nvidia-ml-py": ("tests/unit/machines/test_telemetry.py",),
+    "obstore": ("tests/unit/stores/test_settings.py",),
+    "boto3": ("tests/unit/stores/test_settings.py", "tests/unit/stores/test_refusals.py"),
+    "xxhash": ("tests/unit/generations/test_pieces.py", "tests/unit/saves/test_writer.py"),
+    "pyarrow": (
+        "tests/unit/results/test_parts.py", "tests/unit/results/test_metrics_tables.py",
+        "tests/unit/tokens/test_formats.py", "tests/unit/tokens/test_mds.py",
+    ),
+    "matplotlib": ("tests/unit/reports/test_charts.py",),
+    "openpyxl": ("tests/unit/results/test_importers.py",),
+    "tensorboardX": ("tests/unit/results/test_import_formats.py",),
+    "orjson": ("tests/unit/results/test_rows.py", "tests/unit/results/test_hostile_json.py"),
+    "tokenizers": ("tests/unit/tokens/test_packing.py",),
+    "jinja2": ("tests/unit/tokens/test_chat_packing.py",),
+    "sentencepiece": ("tests/unit/tokens/test_other_tokenizers.py",),
+    "tiktoken": ("tests/unit/tokens/test_other_tokenizers.py",),
+}  # fmt: skip
+_OLDEST_ALONE = "--oldest"
+
+
 def main(asked: Sequence[str]) -> int:
-    """Both sets are tried, whatever the first one finds; ``asked`` replaces the tests."""
-    return max([_try(which, asked or _TESTS) for which in RESOLUTIONS])
+    """Both sets are tried, whatever the first one finds; ``asked`` replaces the tests.
+
+    With ``--oldest`` the oldest versions alone meet what touches them. Where they can't be had, one line says
+    so, and nothing is wrong.
+    """
+    if [*asked] != [_OLDEST_ALONE]:
+        return max([_try(which, asked or _TESTS) for which in RESOLUTIONS])
+    try:
+        return _try("oldest", sorted({test for tests in SURFACES.values() for test in tests}))
+    except subprocess.CalledProcessError as error:
+        print(f"the oldest versions could not be installed, so nothing ran with them: {error}", flush=True)
+        return 0
 
 
 def requirements() -> list[str]:

@@ -74,12 +74,21 @@ def _batch_sizes(path: InputFile, column: str, of_messages: bool) -> Iterator[in
     with _Arrow(path, column) as file:
         _check_column(file.schema, path, column, of_messages)
         for group, batch in file.batches():
-            if batch.nbytes > MOST_BATCH_BYTES:
+            num_bytes = _num_bytes(batch)
+            if num_bytes > MOST_BATCH_BYTES:
                 raise InputError(
-                    f"{group_name(path, 'arrow', group)} has {batch.nbytes:,} bytes in column {column!r}, "
+                    f"{group_name(path, 'arrow', group)} has {num_bytes:,} bytes in column {column!r}, "
                     f"expected at most {MOST_BATCH_BYTES:,}; write it in smaller batches"
                 )
-            yield batch.nbytes
+            yield num_bytes
+
+
+def _num_bytes(batch: Any) -> int:
+    try:
+        return int(batch.nbytes)
+    except pyarrow.ArrowTypeError:
+        # Older versions can't tell that of texts as views, as polars writes them.
+        return int(batch.get_total_buffer_size())
 
 
 class _Arrow:

@@ -13,7 +13,7 @@ from jobs.cli import __main__ as command_line
 from jobs.cli import old_libraries
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_USAGE
 from tests.unit.lock import normal
-from tests.unit.versions import name_of, requirements
+from tests.unit.versions import SURFACES, name_of, requirements
 
 ROOT = Path(__file__).parents[3]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
@@ -74,6 +74,12 @@ def test_versions_are_compared_as_numbers() -> None:
 def test_a_range_that_set_up_does_not_understand_is_one_line() -> None:
     with pytest.raises(SetUpError, match="expected a range"):
         is_within("2.13", "~=2.13")
+
+
+def test_each_library_that_is_installed_in_its_oldest_version_is_touched_by_some_test() -> None:
+    own = {name_of(one) for one in requirements() if "==" not in one}
+    assert {name.lower() for name in own} == {name.lower() for name in SURFACES}
+    assert [test for tests in SURFACES.values() for test in tests if not (ROOT / test).is_file()] == []
 
 
 # Before a start.
