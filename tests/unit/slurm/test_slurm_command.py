@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -223,3 +224,28 @@ def test_shellcheck_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ["shellcheck", place], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert done.stdout == ""
+
+
+ROOT = Path(__file__).parents[3]
+IN_DOCS = {
+    (page.name, words)
+    for page in (*ROOT.glob("docs/*.md"), ROOT / "README.md")
+    for words in re.findall(
+        r"^longhaul slurm (jobs/specs/.*)$",
+        page.read_text(encoding="utf-8").replace("\\\n", ""),
+        re.MULTILINE,
+    )
+}
+
+
+@pytest.mark.parametrize(("page", "words"), sorted(IN_DOCS))
+def test_each_command_of_the_docs_with_a_spec_of_ours_is_taken(
+    page: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    has_sbatch("echo 7")
+    monkeypatch.chdir(ROOT)
+    assert main(["slurm", *shlex.split(words, comments=True), "--to", str(tmp_path / "to")]) == 0
+
+
+def test_the_docs_show_some_such_command() -> None:
+    assert {page for page, _ in IN_DOCS} == {"quickstarts.md", "slurm.md"}
