@@ -2,13 +2,19 @@
 
 The state has 2.2 TB. All ranks are simulated: the real code encodes and decodes what they would, over a store
 in memory. Of the form of one object one rank's receipt is measured and multiplied, because all of it would
-not fit anywhere.
+not fit anywhere. Rank 0 takes two messages of each rank through the real mailbox: a receipt, and what was
+read back. What that takes of its CPU is measured for some, with torch's server, and counts in both forms.
 """
 
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from multiprocessing import get_context
+
+import torch
 
 from checkpointing.format.manifest import Cut, FilePart, TensorInfo, decode_part, encode_part
 from checkpointing.format.pieces import Encoded, ObjectRef, needed
@@ -19,6 +25,10 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation
 from checkpointing.saving.receipts import Receipt, decode_receipt, encode_receipt, merged
 from checkpointing.stores.memory import MemoryStore
+from cluster.probe.meeting import listen_to_ranks, tcp_store
+from cluster.run_key import new_key
+from jobs.training.state.rank_mailbox import RankMailbox
+from jobs.training.task.context import Context
 from tests.unit import layouts
 from tests.unit.small_generations import RUN, cut_of
 
@@ -26,6 +36,9 @@ WORLD_SIZES, NUM_TENSORS = (64, 1024, 16_384, 65_536), 4096
 MOST_BYTES_BOUND, RATIO_BOUND, RATIO_AT = 8 * 2**20, 20, 1024
 # Rows enough that each rank has some of each tensor.
 NUM_ROWS = 65_536
+# Messages that are sent for real; a receipt of 1,024 ranks has 17 KB, what was read back some bytes.
+_NUM_MAILED, _MAILED_BYTES = 2048, 8192
+_CONNECT_TIMEOUT = timedelta(seconds=120)
 
 
 def main(world_sizes: Sequence[int] = WORLD_SIZES, num_tensors: int = NUM_TENSORS) -> bool:
@@ -54,6 +67,8 @@ def _measure(world_size: int, num_tensors: int) -> bool:
     table = table_of(parts[:1])
     encoded, ours = _through_rank_0(cut, table, parts[-1], world_size)
     receipts, read = _of_one_object(cut, parts[-1])
+    mail_s = _mail_s(world_size)
+    ours, receipts = (replace(one, cpu_s=one.cpu_s + mail_s) for one in (ours, receipts))
     largest = max(len(encoded.root), *map(len, encoded.objects.values()))
     store = MemoryStore()
     repository = Repository(store, RUN)
@@ -67,6 +82,7 @@ def _measure(world_size: int, num_tensors: int) -> bool:
         f"  through rank 0   {ours.text()}; one object: {receipts.text()}, "
         f"{ratios[0]:,.0f}x and {ratios[1]:,.0f}x (bound {RATIO_BOUND}x at {RATIO_AT:,})"
     )
+    print(f"  of that          {mail_s:,.3f} CPU-s for {2 * world_size:,} messages")
     print(f"  a rank resumes   {same.text()}; from twice the ranks {half.text()}; one object: {read.text()}")
     is_small = largest <= MOST_BYTES_BOUND
     return is_small and (world_size != RATIO_AT or min(ratios) >= RATIO_BOUND)
@@ -92,6 +108,28 @@ def _through_rank_0(cut: Cut, table: Table, part: FilePart, world_size: int) -> 
     cpu_s = time.process_time() - started
     num_bytes = len(receipt) * world_size + len(encoded.root) + encoded.num_bytes_beside
     return encoded, _Cost(num_bytes=num_bytes, cpu_s=cpu_s)
+
+
+def _mail_s(world_size: int) -> float:
+    """What rank 0's process spends on two messages of each rank, as torch's server and as who takes them."""
+    listener = listen_to_ranks("127.0.0.1")
+    port = listener.getsockname()[1]
+    server = tcp_store("127.0.0.1", port, listener, _CONNECT_TIMEOUT)
+    key, box = new_key(), Context(rank=0, world_size=_NUM_MAILED, local_rank=0, device=torch.device("cpu"))
+    ours = RankMailbox(server, box, key)
+    started = time.process_time()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(_post_all, port, key).result()
+        for rank in range(_NUM_MAILED):
+            assert ours.take(f"save/written/{rank}", 60.0, sender=rank) is not None
+    return (time.process_time() - started) * 2 * world_size / _NUM_MAILED
+
+
+def _post_all(port: int, key: bytes) -> None:
+    store = tcp_store("127.0.0.1", port, None, _CONNECT_TIMEOUT)
+    for rank in range(_NUM_MAILED):
+        box = Context(rank=rank, world_size=_NUM_MAILED, local_rank=0, device=torch.device("cpu"))
+        RankMailbox(store, box, key).post(f"save/written/{rank}", bytes(_MAILED_BYTES), to=0)
 
 
 def _of_one_object(cut: Cut, part: FilePart) -> tuple[_Cost, _Cost]:
