@@ -52,6 +52,7 @@ from checkpointing.stores.transfers import (
     finish,
     side_by_side,
 )
+from checkpointing.stores.versions import Look
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
@@ -179,6 +180,9 @@ class ObjectStore:
 
     def contents(self) -> Iterator[str]:
         yield from (entry["path"] for entry in self._entries(""))
+
+    def look_at_all(self) -> dict[str, Look]:
+        return {entry["path"]: (entry["size"], _quoted(entry["e_tag"])) for entry in self._entries("")}
 
     def delete(self, name: str) -> None:
         with self._as_store_errors(check_name(name), is_write=True):
@@ -408,3 +412,8 @@ def _stream(answer: "GetResult", link: LinkRate) -> Iterator[bytes]:
         yield bytes(piece)
     if num_bytes:
         link.moved(num_bytes, time.monotonic() - began)
+
+
+def _quoted(tag: str | None) -> str | None:
+    """As the header of an answer has it. Azure's listings leave the quotes away."""
+    return tag if tag is None or '"' in tag else f'"{tag}"'

@@ -9,7 +9,7 @@ created again.
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +29,7 @@ from checkpointing.stores.contract import (
     abandoned_uploads,
     abort_uploads,
 )
-from checkpointing.stores.versions import versions_of
+from checkpointing.stores.versions import ListsVersions, Look, versions_of
 
 _log = logging.getLogger(__name__)
 _AGAIN = "%s; again in %.0f s, given up in %.0f s"
@@ -172,6 +172,10 @@ class RetryingStore:
 
     def look(self, name: str) -> tuple[int, str | None]:
         return self._wait_out(lambda: self._versions.look(name))
+
+    def look_at_all(self) -> Mapping[str, Look] | None:
+        inner = self.inner
+        return self._wait_out(inner.look_at_all) if isinstance(inner, ListsVersions) else None
 
     def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
         return self._wait_out(lambda: self._versions.read(name, start, into))

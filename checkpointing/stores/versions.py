@@ -7,9 +7,11 @@ versions; ``versions_of`` then answers None for each.
 
 import os
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
-from checkpointing.stores.contract import Store
+from checkpointing.stores.contract import Missing, Store, is_name
 
 _OF_A_FILE = re.compile("[0-9]{1,20}-([0-9]{1,20})-([0-9]{1,20})")
 _LONGEST_TICK_S = 4.0
@@ -24,6 +26,36 @@ class TellsVersions(Protocol):
 
     def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
         """As ``get_range``, and the version of the object that the bytes came from."""
+
+
+# A size in bytes, and a version, as ``look`` returns them.
+Look = tuple[int, str | None]
+
+
+@runtime_checkable
+class ListsVersions(Protocol):
+    """The part of a store whose listing carries what ``look`` tells."""
+
+    def look_at_all(self) -> Mapping[str, Look] | None:
+        """What the listing tells of each object; None if it tells no more than names."""
+
+
+def look_at_all(store: Store) -> dict[str, Look | None]:
+    """All names in the store, each with what ``look`` tells of the object. With None it has to be asked.
+
+    That is so of all where the listing of this store and ``look`` differ in the first object, and of an empty
+    object, which may stand for a folder.
+    """
+    told = store.look_at_all() if isinstance(store, ListsVersions) else None
+    if told is None:
+        return dict.fromkeys(store.contents())
+    found = {name: look if look[0] and look[1] else None for name, look in told.items()}
+    first = next((name for name, look in found.items() if look and is_name(name)), None)
+    if first is not None:
+        with suppress(Missing):
+            if versions_of(store).look(first) == found[first]:
+                return found
+    return dict.fromkeys(found)
 
 
 def versions_of(store: Store) -> TellsVersions:

@@ -1,12 +1,13 @@
 """Finds the objects that a URL names: one, all below a folder, or those that fit a pattern."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from checkpointing.stores.contract import Missing, StoreError, is_name
 from checkpointing.stores.retrying import RetryLimits
 from checkpointing.stores.transfers import side_by_side
-from checkpointing.stores.versions import versions_of
+from checkpointing.stores.versions import Look, look_at_all, versions_of
 from jobs.packing.formats.objects import as_problem, store_at
 from jobs.packing.inputs.patterns import fits
 from jobs.packing.pieces import InputError, StoredObject
@@ -59,16 +60,14 @@ def name_refusal(url: object) -> InputError:
 
 def _fitting(url: str, store: str, pattern: list[str]) -> list[StoredObject | StoredFolder]:
     """What fits, sorted by name as a shell does; of folders that fit, all that is below."""
-    below: dict[str, list[str]] = {}
-    for name in _below(store):
+    listed, below = _below(store), dict[str, list[str]]()
+    for name in listed:
         parts = name.split("/")
         ways = (parts[:number] for number in range(1, len(parts) + 1))
         if way := next((way for way in ways if fits(pattern, way)), None):
             below.setdefault("/".join(way), []).append(name)
-    looked = {
-        found.name: found
-        for found in _all_looked(store, [name for names in below.values() for name in names])
-    }
+    chosen = {name: listed[name] for names in below.values() for name in names}
+    looked = {found.name: found for found in _all_looked(store, chosen)}
     fitting: list[StoredObject | StoredFolder] = []
     for fit, names in sorted(below.items()):
         objects = tuple(looked[name] for name in names if name in looked)
@@ -79,33 +78,34 @@ def _fitting(url: str, store: str, pattern: list[str]) -> list[StoredObject | St
     return fitting
 
 
-def _below(url: str) -> list[str]:
-    """The names of all objects below a folder, without hidden ones, sorted by path."""
+def _below(url: str) -> dict[str, Look | None]:
+    """All objects below a folder, sorted by path and without hidden ones, with what the listing tells."""
     store = store_at(url, _SHORT)
     try:
-        names = [name for name in store.contents() if not any(map(_is_hidden, name.split("/")))]
+        listed = look_at_all(store)
     except StoreError as error:
         raise as_problem(error, store, "", url) from None
-    return sorted(names, key=lambda name: name.split("/"))
+    names = [name for name in listed if not any(map(_is_hidden, name.split("/")))]
+    return {name: listed[name] for name in sorted(names, key=lambda name: name.split("/"))}
 
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".")
 
 
-def _all_looked(url: str, names: list[str]) -> list[StoredObject]:
+def _all_looked(url: str, listed: Mapping[str, Look | None]) -> list[StoredObject]:
     # What the listing has and nobody finds is an empty object that stands for a folder.
-    looked = side_by_side(lambda name: _looked(url, name), names, at_once=_AT_ONCE)
+    looked = side_by_side(lambda told: _looked(url, *told), [*listed.items()], at_once=_AT_ONCE)
     return [found for found in looked if found]
 
 
-def _looked(url: str, name: str) -> StoredObject | None:
+def _looked(url: str, name: str, look: Look | None = None) -> StoredObject | None:
     if not is_name(name):
         # It may be of a kind that is left out. Who would read it refuses it.
         return StoredObject(store=url, name=name, num_bytes=0, version=None)
     store = store_at(url, _SHORT)
     try:
-        num_bytes, version = versions_of(store).look(name)
+        num_bytes, version = look or versions_of(store).look(name)
     except Missing:
         return None
     except StoreError as error:

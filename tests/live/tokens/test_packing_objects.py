@@ -12,10 +12,13 @@ import pytest
 
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
+from checkpointing.stores.objects import ObjectStore
 from checkpointing.stores.opening import open_store
+from checkpointing.stores.versions import versions_of
 from cluster.local_ray.private_ray import private_ray
 from jobs.cli.__main__ import main
 from jobs.packing.formats import objects
+from jobs.packing.inputs.stored_inputs import StoredFolder, find_objects
 from jobs.packing.pieces import InputError, cut_into_pieces
 from jobs.packing.ray_pack import pack_pieces
 from jobs.packing.shard import pack_piece
@@ -97,6 +100,30 @@ def test_a_bucket_gives_the_shards_that_a_folder_gives(below: str, bucket: str, 
     found = packed([f"{url}{below}"], 1500)
     assert found == packed([Path(f"{books}{below}")], 1500)
     assert found
+
+
+def test_the_listing_of_a_bucket_tells_what_each_object_would(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is large enough to be uploaded in parts. The first is asked too, and the folder's name."""
+    store = open_store(f"{bucket}/listed")
+    for number in range(5):
+        store.put(f"{number}.txt", bytes(number + 1))
+    store.put("large.txt", bytes(9 << 20))
+    asked: list[str] = []
+    look = ObjectStore.look
+
+    def noted(store: ObjectStore, name: str) -> tuple[int, str | None]:
+        asked.append(name)
+        return look(store, name)
+
+    monkeypatch.setattr(ObjectStore, "look", noted)
+    [folder] = find_objects(f"{bucket}/listed")
+    assert len(asked) == 2
+    assert isinstance(folder, StoredFolder)
+    assert [(one.num_bytes, one.version) for one in folder.objects] == [
+        versions_of(store).look(one.name) for one in folder.objects
+    ]
 
 
 def test_the_command_packs_from_a_bucket_into_it(

@@ -3,18 +3,21 @@
 import gzip
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from checkpointing.stores.contract import Missing, Store
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
+from checkpointing.stores.retrying import RetryingStore
 from jobs.cli.__main__ import main
 from jobs.packing.documents import texts_of
 from jobs.packing.formats import objects
+from jobs.packing.inputs import stored_inputs
 from jobs.packing.pieces import InputError, InputSource, StoredObject, cut_into_pieces
 from jobs.packing.shard import pack_piece
 from jobs.packing.sources import find_sources, left_out, named
@@ -175,3 +178,60 @@ def test_a_large_object_is_read_in_ranges_of_which_few_are_held(
     [whole] = cut_into_pieces([source], 2**30)
     assert sum(len(text.text) for span in whole.spans for text in texts_of(span, "text")) == 2**25
     assert max(num_bytes for _, num_bytes in asked) == 8 * 2**20
+
+
+class Bucket(MemoryStore):
+    """A store whose listing tells sizes and versions. It notes which objects are looked at by themselves."""
+
+    def __init__(self, listed: Mapping[str, tuple[int, str | None]], differs: str = "") -> None:
+        super().__init__()
+        self._listed, self._differs = listed, differs
+        self.looked: list[str] = []
+
+    def look_at_all(self) -> Mapping[str, tuple[int, str | None]]:
+        return {
+            name: (size, version and version + self._differs)
+            for name, (size, version) in self._listed.items()
+        }
+
+    def look(self, name: str) -> tuple[int, str | None]:
+        self.looked.append(name)
+        if name not in self._listed or name.startswith("folder"):
+            raise Missing(name)
+        return self._listed[name]
+
+    def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
+        raise AssertionError("nothing is read")
+
+
+LISTED: dict[str, tuple[int, str | None]] = {
+    "a b.txt": (5, '"x"'),
+    "b/2.txt": (7, '"2"'),
+    "a/1.txt": (3, '"1"'),
+    ".hidden.txt": (4, '"h"'),
+    "a/empty.txt": (0, '"0"'),
+    "folder": (0, '"f"'),
+}
+
+
+@pytest.mark.parametrize("retrying", [False, True])
+@pytest.mark.parametrize(
+    ("differs", "looked"),
+    [("", {"b/2.txt", "a/empty.txt", "folder"}), ("-", {"b/2.txt", "a/1.txt", "a/empty.txt", "folder"})],
+)
+def test_a_listing_that_agrees_with_the_store_saves_looking_at_each_object(
+    differs: str, looked: set[str], retrying: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(LISTED, differs)
+    store: Store = RetryingStore(bucket) if retrying else bucket
+    monkeypatch.setattr(stored_inputs, "store_at", lambda url, patience=None: store)
+    [found] = stored_inputs.find_objects("s3://bucket/")
+    assert isinstance(found, stored_inputs.StoredFolder)
+    assert [(one.name, one.num_bytes, one.version) for one in found.objects] == [
+        ("a/1.txt", 3, '"1"'),
+        ("a/empty.txt", 0, '"0"'),
+        ("a b.txt", 0, None),
+        ("b/2.txt", 7, '"2"'),
+    ]
+    assert set(bucket.looked) == looked
+    assert stored_inputs.find_objects("s3://bucket/*/[0-9].txt") == [found.objects[0], found.objects[3]]
