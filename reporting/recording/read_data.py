@@ -7,7 +7,6 @@ Nothing is decided by it. Whatever lies in its place in the store, ``decode`` re
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from typing import Any
 
 from checkpointing.stores.bounded import excess_of
@@ -78,7 +77,7 @@ def decode(data: bytes) -> tuple[ReadSource, ...]:
 def _source(body: Mapping[str, Any]) -> ReadSource:
     documents = body["documents"]
     share = body["share"]
-    if share is not None and not (isinstance(share, int | float) and isfinite(share) and 0 <= share <= 1):
+    if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
         raise ValueError(f"a share is {share!r:.60}")
     return ReadSource(
         name=_text(body["name"]),

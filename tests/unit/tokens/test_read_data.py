@@ -167,6 +167,8 @@ def in_documents(key: str, value: object) -> Callable[[Any], None]:
         in_source("num_tokens", 2**63),
         in_source("num_samples", True),
         in_source("share", 2.0),
+        in_source("share", 10**400),
+        in_source("share", float("nan")),
         in_source("share", "1"),
         in_source("tokenizer", 7),
         in_source("documents", []),
