@@ -219,6 +219,10 @@ class Host:
         """Nothing goes from here to the other host any more; all else does."""
         self._own.run("ip", "route", "add", "blackhole", other.address)
 
+    def rejoin(self, other: "Host") -> None:
+        """After ``part_from``."""
+        self._own.run("ip", "route", "del", "blackhole", other.address)
+
     def heal(self) -> None:
         self._switch.run("ip", "link", "set", "dev", self.name, "up")
         self.is_silent = False

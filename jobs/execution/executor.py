@@ -3,7 +3,7 @@
 Neither torch nor Ray is imported before there is something to run.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -99,6 +99,9 @@ class Executor(Protocol):
 
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
         """How many more ranks fit now, on nodes other than ``without``; None if unknown."""
+
+    def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> Collection[frozenset[str]] | None:
+        """The pairs of these nodes that do not reach each other; None if not all of them tell."""
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
         """Carries out one attempt of a long run, however it ends.

@@ -68,6 +68,9 @@ class InlineExecutor:
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
         return None
 
+    def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> None:
+        return None
+
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
         if order.world_size != self._place.world_size:
             wrong = f"world_size: {order.world_size}, but this start is of {self.describe()}"

@@ -6,7 +6,7 @@ Ray is not imported before there is something to ask or to run.
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -200,6 +200,22 @@ class RayExecutor:
         except Exception:
             # Ray's layers raise many types; all of them mean that the cluster does not answer now.
             return None
+
+    def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> Collection[frozenset[str]] | None:
+        try:
+            found = self._look(may_be_empty=True).group(group.name)
+        except Exception:
+            # Ray's layers raise many types; all of them mean that the cluster does not answer now.
+            return None
+        from jobs.launch.ray_train.node_links import all_broken_ways
+
+        ids = [node.node_id for node in found.nodes] if found else []
+        names = dict(zip(ids, node_names(found, ids), strict=True)) if found else {}
+        asked = [node_id for node_id in ids if names[node_id] in nodes]
+        ways = all_broken_ways(asked) if len(asked) == len(nodes) else None
+        return (
+            None if ways is None else {frozenset((names[way.node_id], names[way.other_id])) for way in ways}
+        )
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
         try:

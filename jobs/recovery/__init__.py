@@ -2,5 +2,6 @@
 
 Reading order: ``loop`` (attempts one after another; a supervisor's drivers too), ``policy`` (pure: what to do
 next), ``journal`` (how attempts ended, also those of earlier drivers), ``rollback`` (to before a bad loss),
-``world_size`` and ``resizing`` (fewer or more ranks).
+``parted_nodes`` (whether those that did not reach each other do so again), ``world_size`` and ``resizing``
+(fewer or more ranks).
 """

@@ -4,9 +4,9 @@ A driver works through its attempts in this loop, and a supervisor through its d
 carries out the decisions for a driver: notes in the store, lines for people, a rollback, a pause.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar, assert_never
 
@@ -27,7 +27,7 @@ from jobs.execution.outcomes import (
     outcome_of,
 )
 from jobs.recovery.journal import Journal
-from jobs.recovery.policy import FailedAttempt, GiveUp, Policy, Retry, RollBack, left_out, next_move
+from jobs.recovery.policy import FailedAttempt, GiveUp, Pair, Policy, Retry, RollBack, left_out, next_move
 from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
@@ -46,6 +46,10 @@ class Consequences(Protocol[End]):
     def history(self) -> Sequence[FailedAttempt]:
         """The failed attempts, also those of earlier drivers; the newest last."""
 
+    @property
+    def mended(self) -> Mapping[Pair, float]:
+        """When which nodes, that did not reach each other before, were seen to."""
+
     def failed(self, setback: Setback) -> End | None:
         """Adds the failure to ``history``. Returns an end if this failure decides nothing any more."""
 
@@ -62,14 +66,14 @@ def keep_trying(
 
     ``attempt`` gets the nodes to leave out.
     """
-    without = left_out(then.history)
+    without = left_out(then.history, then.mended)
     while True:
         outcome = attempt(without)
         if not isinstance(outcome, Setback):
             return outcome
         if (end := then.failed(outcome)) is not None:
             return end
-        match next_move(then.history, policy):
+        match next_move(then.history, policy, then.mended):
             case GiveUp(reason=why):
                 return then.give_up(outcome, why)
             case Retry() | RollBack() as move:
@@ -101,6 +105,7 @@ class RecoveryLoop:
     clock: Callable[[], float]
     task: Task | None = None
     newest: Task | None = None
+    mended: Mapping[Pair, float] = field(default_factory=dict)
 
     @property
     def history(self) -> Sequence[FailedAttempt]:
@@ -159,7 +164,7 @@ class RecoveryLoop:
     def _work(self, attempt: Callable[[tuple[str, ...]], RunEnd | Setback]) -> RunEnd | Setback:
         if self.policy is not None:
             return keep_trying(attempt, self, self.policy)
-        outcome = attempt(left_out(self.history))
+        outcome = attempt(left_out(self.history, self.mended))
         if not isinstance(outcome, Setback):
             return outcome
         if (end := self.failed(outcome)) is not None:

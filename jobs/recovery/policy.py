@@ -8,7 +8,8 @@ makes none is given up after a bounded number of attempts.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile, pairwise
+from itertools import dropwhile, pairwise, product
+from math import inf
 
 from cluster.probe.broken_ways import ends_to_leave
 from jobs.execution.causes import Cause
@@ -43,6 +44,8 @@ _HELD_AGAINST_A_NODE: Mapping[Cause, str] = {
     "host silent": "lost",
     "hang": "hang",
 }
+# Two nodes, by their names.
+Pair = frozenset[str]
 # Older failures do not count: over weeks any host reboots twice.
 _HELD_AGAINST_IT_S = 24 * 3600.0
 
@@ -117,13 +120,18 @@ class GiveUp:
 Move = Retry | RollBack | GiveUp
 
 
-def next_move(history: Sequence[FailedAttempt], policy: Policy) -> Move:
-    """What to do after the last attempt of ``history``, which has the failed attempts of one run in order."""
+def next_move(
+    history: Sequence[FailedAttempt], policy: Policy, mended: Mapping[Pair, float] | None = None
+) -> Move:
+    """What to do after the last attempt of ``history``, which has the failed attempts of one run in order.
+
+    ``mended`` is that of ``left_out``.
+    """
     last, recent = history[-1], since_progress(history)
     if reason := _hopeless(last, history, recent, policy):
         return GiveUp(reason=reason)
     after_s = _pause(last.cause, _num_alike(last, recent), policy)
-    without = left_out(history)
+    without = left_out(history, mended)
     if last.cause == "invalid loss":
         num_before = _num_alike(last, recent) - 1
         return RollBack(after_s=after_s, num_generations=num_before, without=without)
@@ -140,30 +148,55 @@ def since_progress(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
     return list(history[first:])
 
 
-def left_out(history: Sequence[FailedAttempt]) -> tuple[str, ...]:
+def left_out(history: Sequence[FailedAttempt], mended: Mapping[Pair, float] | None = None) -> tuple[str, ...]:
     """The nodes to leave out: they failed the last attempts that they took part in, several in a row, within
-    a day. Of two that do not reach each other, one is left out from the first time on.
+    a day. Of two that do not reach each other, one is left out from the first time on, until an attempt of
+    both got on, or until they reached each other, as ``mended`` says: when which did.
     """
+    recent = _within_a_day(history)
+    suspicious = suspicious_nodes(scores(_outcomes(recent), _SUSPICION))
+    return tuple(dict.fromkeys((*_parted(recent, mended or {}), *suspicious)))
+
+
+def parted_pairs(
+    history: Sequence[FailedAttempt], mended: Mapping[Pair, float]
+) -> Mapping[Pair, Sequence[float]]:
+    """The nodes that do not reach each other, as far as is known, and when attempts failed for that."""
+    found: dict[Pair, list[float]] = {}
+    for way, times in _parted_ways(_within_a_day(history), mended).items():
+        found.setdefault(frozenset(way), []).extend(times)
+    return found
+
+
+def _within_a_day(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
     now_s = max((one.ended_s for one in history), default=0.0)
-    recent = [one for one in history if now_s - one.ended_s <= _HELD_AGAINST_IT_S]
-    return tuple(dict.fromkeys((*_parted(recent), *suspicious_nodes(scores(_outcomes(recent), _SUSPICION)))))
+    return [one for one in history if now_s - one.ended_s <= _HELD_AGAINST_IT_S]
 
 
-def _parted(history: Sequence[FailedAttempt]) -> Iterable[str]:
-    """The nodes without which no two are together that did not reach each other, until an attempt of both got
-    on. A node that is parted from one after another is left out instead of those.
+def _parted(history: Sequence[FailedAttempt], mended: Mapping[Pair, float]) -> Iterable[str]:
+    """The nodes without which no two are together that do not reach each other. A node that is parted from
+    one after another is left out instead of those.
     """
     nodes = [*dict.fromkeys(node for one in history for node in (*one.all_nodes, *one.nodes))]
-    ways: set[tuple[int, int]] = set()
+    ways = _parted_ways(history, mended)
+    return [nodes[number] for number in ends_to_leave((nodes.index(a), nodes.index(b)) for a, b in ways)]
+
+
+def _parted_ways(
+    history: Sequence[FailedAttempt], mended: Mapping[Pair, float]
+) -> dict[tuple[str, str], list[float]]:
+    """From each node that was held responsible to each other one of its attempt, and when that was."""
+    ways: dict[tuple[str, str], list[float]] = {}
     newest = 0
     for one in history:
-        there = {nodes.index(node) for node in one.all_nodes}
+        there = {*one.all_nodes}
         if one.durable_step > newest:
-            newest, ways = one.durable_step, {way for way in ways if not there.issuperset(way)}
+            newest = one.durable_step
+            ways = {way: times for way, times in ways.items() if not there.issuperset(way)}
         if one.cause == "partition" and len(one.nodes) <= _most_blamed(one):
-            blamed = {nodes.index(node) for node in one.nodes}
-            ways |= {(node, other) for node in blamed for other in there - blamed}
-    return [nodes[number] for number in ends_to_leave(ways)]
+            for way in product(one.nodes, sorted(there.difference(one.nodes))):
+                ways.setdefault(way, []).append(one.ended_s)
+    return {way: times for way, times in ways.items() if mended.get(frozenset(way), -inf) < times[-1]}
 
 
 def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:

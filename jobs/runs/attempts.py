@@ -32,7 +32,8 @@ from jobs.execution.outcomes import (
 from jobs.gauges.run_gauges import RunGauges
 from jobs.recovery.journal import open_journal
 from jobs.recovery.loop import RecoveryLoop, RunEnd
-from jobs.recovery.policy import Policy
+from jobs.recovery.parted_nodes import PartedNodes
+from jobs.recovery.policy import Pair, Policy
 from jobs.recovery.resizing import Resizing
 from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import IncidentOutbox
@@ -87,7 +88,7 @@ def work(driver: Driver) -> RunEnd | Setback:
     """Runs one attempt after another, until one ends well or another one would make no sense."""
     clock, outbox = steady(), IncidentOutbox(driver.repository.store)
     notifier = _notifier(driver, outbox)
-    pause = partial(_pause, driver.stop_signals, notifier)
+    pause, mended = partial(_pause, driver.stop_signals, notifier), dict[Pair, float]()
     recovery = RecoveryLoop(
         journal=open_journal(driver.repository),
         rollback=Rollback(repository=driver.repository),
@@ -96,11 +97,20 @@ def work(driver: Driver) -> RunEnd | Setback:
         policy=driver.policy(),
         pause=pause,
         clock=clock,
+        mended=mended,
+    )
+    parted = PartedNodes(
+        mended=mended,
+        history=lambda: recovery.history,
+        unreached=partial(driver.executor.unreached, driver.group),
+        say=driver.display.note,
+        clock=clock,
     )
     attempts = _Attempts(
         driver=driver,
         recovery=recovery,
-        resizing=_resizing(driver, pause),
+        resizing=_resizing(driver, parted, pause),
+        parted=parted,
         notifier=notifier,
         clock=clock,
         keeps_spares=driver.keeps_spares(),
@@ -125,11 +135,11 @@ def _notifier(driver: Driver, outbox: IncidentOutbox) -> Notifier:
     )
 
 
-def _resizing(driver: Driver, pause: Callable[[float], StopRequest | None]) -> Resizing:
+def _resizing(driver: Driver, parted: PartedNodes, pause: Callable[[float], StopRequest | None]) -> Resizing:
     return Resizing(
         driver.executor.sizes(driver.spec.sizes, driver.group),
         driver.spec.elastic,
-        partial(driver.executor.room, driver.group),
+        lambda without: driver.executor.room(driver.group, parted.still(without)),
         driver.display.note,
         pause=pause,
     )
@@ -156,6 +166,7 @@ class _Attempts:
     driver: Driver
     recovery: RecoveryLoop
     resizing: Resizing
+    parted: PartedNodes
     notifier: Notifier
     clock: Callable[[], float]
     keeps_spares: bool
@@ -164,6 +175,7 @@ class _Attempts:
     reported_surplus: set[str] = field(default_factory=set)
 
     def attempt(self, without: tuple[str, ...]) -> Outcome:
+        without = self.parted.still(without)
         size = self.resizing.next_size(without)
         if isinstance(size, StopRequest):
             return Cancelled(stop_request=size)

@@ -35,7 +35,7 @@ from jobs.commandline.usage_error import SpecError
 from jobs.execution.outcomes import Setback, StoreAway, crashed
 from jobs.recovery.journal import AttemptNote, given_up, leave_note, read_newest, read_note
 from jobs.recovery.loop import keep_trying
-from jobs.recovery.policy import FailedAttempt, Policy, Retry, RollBack
+from jobs.recovery.policy import FailedAttempt, Pair, Policy, Retry, RollBack
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.driver_process import (
     EXIT_GIVEN_UP,
@@ -162,6 +162,7 @@ class Supervisor:
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self.history: list[FailedAttempt] = []
+        self.mended: dict[Pair, float] = {}
         self._repository = repository
         self._start = start
         self._policy = policy

@@ -1,6 +1,7 @@
 """A training that loses a host and has none to spare: it waits, goes on smaller, or gives up and says why."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import sleep
@@ -8,7 +9,7 @@ from time import sleep
 import pytest
 
 from tests.hosts import Host, hosts_on, why_not
-from tests.hosts_tier.clusters import Cluster, Training
+from tests.hosts_tier.clusters import GROUP, Cluster, Training
 from tests.hosts_tier.faults import Fault, a_host_falls_silent, a_host_is_drained, a_host_loses_power
 from tests.hosts_tier.stories import (
     END_S,
@@ -32,6 +33,15 @@ pytestmark = [
 SPARE_LATE_S = 20.0
 IMPATIENT = ["--set", "recovery={patience_s: 20, pause_s: 0.2}", "--set", "limits.schedule_timeout_s=5"]
 ELASTIC = ["--set", "world_size={min: 1, max: 2}", "--set", "elastic={wait_for_spare_s: 5, grow_after_s: 2}"]
+
+UNREACHED = """
+import sys
+from jobs.launch.ray_executor import RayExecutor
+with RayExecutor(verbose=False, share_nodes=True) as executor:
+    group = executor.inventory().group(sys.argv[1])
+    found = executor.unreached(group, sys.argv[2:])
+    print(None if found is None else {tuple(sorted(pair)) for pair in found})
+"""
 
 # How there are two hosts again after one was struck.
 Rest = Callable[[Cluster, Host], None]
@@ -139,6 +149,28 @@ def test_of_two_hosts_that_no_longer_reach_each_other_one_is_left_out_at_once_wh
     assert re.search(hang, training.log(), re.MULTILINE), training.says()
     training.stop(END_S)
     assert_as_left_alone(training, spec, tmp_path / "alone")
+
+
+def test_the_driver_sees_which_nodes_do_not_reach_each_other_and_when_they_do_again(cluster: Cluster) -> None:
+    one, other = cluster.workers
+    assert unreached(cluster, one.address, other.address) == "set()"
+    one.part_from(other)
+    both = sorted((one.address, other.address))
+    assert unreached(cluster, one.address, other.address) == str({tuple(both)})
+    one.rejoin(other)
+    assert unreached(cluster, one.address, other.address) == "set()"
+    other.cut()
+    assert unreached(cluster, one.address, other.address) == "None"
+
+
+def unreached(cluster: Cluster, *nodes: str) -> str:
+    """What a driver on the head finds."""
+    told = cluster.head.run(
+        [sys.executable, "-c", UNREACHED, GROUP, *nodes],
+        deadline_s=RECOVERY_S,
+        **cluster.driver_environment,
+    )
+    return told.splitlines()[-1]
 
 
 @pytest.mark.parametrize("fault", [a_host_loses_power, a_host_falls_silent])

@@ -4,7 +4,8 @@ Each tries to connect to where Ray listens on the others. Says nothing of a node
 also where others do not reach it, nor of a port that is closed to ranks alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -20,14 +21,30 @@ _ANSWER_S = 20.0
 
 def broken_ways(node_ids: Sequence[str]) -> list[BrokenWay]:
     """``node_ids`` are each once. Asks at most the first 64."""
+    return _broken(*_ask(node_ids))
+
+
+def all_broken_ways(node_ids: Sequence[str]) -> list[BrokenWay] | None:
+    """None unless each of the nodes answers."""
+    known, answered = _ask(node_ids)
+    return _broken(known, answered) if len(answered) == len(node_ids) else None
+
+
+def _ask(node_ids: Sequence[str]) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
+    """The nodes, and which of them each that answers does not reach, by their numbers."""
     try:
         by_id = {node["NodeID"]: node for node in ray.nodes()}
     except RayError:  # The head is away.
-        return []
+        return [], {}
     known = [by_id[one] for one in node_ids if one in by_id][:_MOST_NODES]
     places = [(node["NodeManagerAddress"], int(node["NodeManagerPort"])) for node in known]
     told = on_each_node([node["NodeID"] for node in known], unreached, places, timeout_s=_ANSWER_S)
-    answered = {number: told[node["NodeID"]] for number, node in enumerate(known) if node["NodeID"] in told}
+    return known, {
+        number: told[node["NodeID"]] for number, node in enumerate(known) if node["NodeID"] in told
+    }
+
+
+def _broken(known: Sequence[Mapping[str, Any]], answered: Mapping[int, Sequence[int]]) -> list[BrokenWay]:
     return [
         BrokenWay(
             node_id=known[one]["NodeID"],

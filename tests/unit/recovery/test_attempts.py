@@ -1,7 +1,8 @@
 """What a driver asks of whoever carries out its attempts; no Ray, no torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import pytest
 
@@ -112,6 +113,9 @@ class Cluster:
 
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
         return 1
+
+    def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> set[frozenset[str]]:
+        raise NotImplementedError
 
     def attempt(
         self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
@@ -252,6 +256,23 @@ def test_a_failure_that_the_store_did_not_take_at_once_is_in_the_report(num_refu
     assert [kind for _, kind, _ in found.incidents][:2] == ["failure", "restart"]
 
 
+@pytest.mark.parametrize(("tried_after_s", "without"), [(600.0, ("b",)), (0.0, ())])
+def test_a_parted_node_is_tried_again_and_then_counts_as_room(
+    tried_after_s: float, without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Parted(Loading):
+        def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> set[frozenset[str]]:
+            assert nodes == ["a", "b"]
+            return set()
+
+    monkeypatch.setattr("jobs.recovery.parted_nodes._FIRST_S", tried_after_s)
+    end = failed("partition")
+    end = replace(end, nodes=("a", "b"), failure=replace(end.failure, nodes=("b",)))
+    cluster = Parted(stop=no_one, ends=[end])
+    cluster.drive()
+    assert [order.without for order in cluster.orders] == [(), without]
+
+
 def test_a_run_that_is_given_up_rings() -> None:
     cluster = Loading(stop=no_one, ends=[failed("worker died")])
     assert isinstance(cluster.drive('"max_attempts": 1'), GivenUp)
@@ -344,6 +365,37 @@ def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
     assert order.world_size == 1
     assert (order.environment["NCCL_DEBUG"], order.environment["NCCL_ALGO"]) == ("INFO", "Ring")
     assert cluster.stop_requests == [None, StopRequest(aim="move on", why="there is room for 2 ranks"), STOP]
+
+
+def test_a_parted_node_is_room_to_grow_while_the_run_goes_on_once_it_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Parted(Cluster):
+        def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
+            asked.append(tuple(without))
+            return 1
+
+        def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> set[frozenset[str]]:
+            return set()
+
+        def attempt(
+            self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
+        ) -> Outcome:
+            if self.orders:
+                monkeypatch.setattr("jobs.recovery.parted_nodes._FIRST_S", 0.0)
+                return super().attempt(order, make_task, hear)
+            self.orders.append(order)
+            make_task()
+            return parted
+
+    monkeypatch.setattr("jobs.recovery.parted_nodes._LOOK_EVERY_S", 0.0)
+    asked: list[tuple[str, ...]] = []
+    parted = failed("partition")
+    parted = replace(parted, nodes=("a", "b"), failure=replace(parted.failure, nodes=("b",)))
+    stop_signals = StopSignals()
+    elastic(Parted(stop=stop_signals.hear), stop_signals)
+    # Before the first attempt, before the second one, and while that one goes on.
+    assert [without for without, _ in groupby(asked)] == [(), ("b",), ()]
 
 
 def test_a_size_that_had_no_place_is_followed_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
