@@ -69,13 +69,23 @@ def _adopt(
         except Unavailable as error:
             yield Adoption(generation=generation, problem=str(error))
             continue
-        name = generation.name
+        yield Adoption(
+            generation=generation, problem=None if _is_taken_in(repository, generation) else _GIVEN_UP
+        )
+
+
+def _is_taken_in(repository: Repository, generation: Generation) -> bool:
+    """Appends what names and pins it; False if the log has given it up meanwhile."""
+    while True:
         if not repository.commit_again(generation):
-            yield Adoption(generation=generation, problem=_GIVEN_UP)
-            continue
-        for entry in (Verified(name=name), Pin(name=name)):
+            return False
+        for entry in (Verified(name=generation.name), Pin(name=generation.name)):
             repository.append(entry)
-        yield Adoption(generation=generation)
+        # Who rebuilds the log meanwhile begins behind the records that are gone, and knows nothing of what is
+        # appended where they were.
+        repository.refresh()
+        if repository.view.generation(generation.name) or generation.name in repository.given_up():
+            return True
 
 
 def rebuild(repository: Repository, where: str) -> Iterator[Adoption]:

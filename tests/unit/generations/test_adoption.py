@@ -158,6 +158,20 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Sequence[str]:
     return [*printed.out.splitlines(), *printed.err.splitlines()]
 
 
+def test_what_is_adopted_while_another_tool_begins_to_rebuild_the_log_is_in_it() -> None:
+    """The other one's lease lies behind the records that are gone, where this one does not look."""
+    store = MemoryStore()
+    saved = trained(store, 10, 20, 30)
+    go_back(store, 6)
+    tool = refreshed(store)
+    chosen = adoptable(tool)
+    refreshed(store).lease("fsck --rebuild on another host")
+    assert [one.problem for one in adopt(tool, chosen)] == [None] * len(chosen)
+    found = refreshed(store).view
+    assert {one.name for one in chosen} <= {*saved} and len(chosen) > 0
+    assert all((one := found.generation(name.name)) and one.is_pinned for name in chosen)
+
+
 def test_the_commands_say_what_they_took_back(folder: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
     saved = trained(folder, 10, 20)
     go_back(folder, 2)

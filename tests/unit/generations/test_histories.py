@@ -93,8 +93,10 @@ class Watched(MemoryStore):
         return is_flipped or generation in self.gone
 
     def create(self, name: str, data: Buffer) -> None:
+        newest = max(self.list(LOG[:-1]), default="")
         super().create(name, data)
-        if name.startswith(LOG):
+        # Where records are gone, nobody counts what is appended before those that a rebuild has begun with.
+        if name.startswith(LOG) and name > newest:
             self._appended(decode(bytes(data), int(name.removeprefix(LOG).removesuffix(".json"))))
 
     def delete(self, name: str) -> None:
