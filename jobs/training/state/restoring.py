@@ -6,7 +6,7 @@ quarantined too. All bytes are compared with their digests before they are used.
 Of a manifest in pieces, rank 0 reads what all ranks need, and each rank the pieces that it needs itself.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,18 +96,28 @@ class _Source:
     memory: MemoryTier | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A share that lies on a rank's node: ``rank`` saved it."""
+
+    cut: Cut
+    rank: int
+    num_bytes: int
+    is_in_memory: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offer:
     """Rank 0's choice for all ranks: a generation with its manifest, or a problem that ends the attempt.
 
     ``stored`` is the manifest as rank 0 has read it. ``held`` says of each rank whose shares of the
-    generation are on its node, if all that ranks need of it is near; else it is None.
+    generation are on its node, and of how many bytes, if all that ranks need of it is near; else it is None.
     """
 
     decision: Decision | None
     stored: StoredManifest | None = None
     manifest: Manifest | InPieces | None = None
-    held: Sequence[Collection[int]] | None = None
+    held: Sequence[Mapping[int, int]] | None = None
     problem: Exception | None = None
 
 
@@ -277,15 +287,17 @@ def _stretches_of(cut: Cut) -> RecordedStretches:
 
 def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str, str]) -> _Offer:
     """Rank 0's choice, made from the log and from what all ranks have near them. Collective."""
-    own = [(one.cut, one.part.rank, one.tier is source.memory) for one in source.held]
-    by_rank = gather(own, list[tuple[Cut, int, bool]])
+    own = [
+        _Told(one.cut, one.part.rank, one.part.num_bytes, one.tier is source.memory) for one in source.held
+    ]
+    by_rank = gather(own, list[_Told])
     near = _complete_near(by_rank, saved, are_brought=source.seats is not None)
     offer = _shared_offer(_decide(saved, source, refused, near) if context.rank == 0 else None)
     if offer.decision is None or offer.decision.chosen is None:
         return offer
     name = offer.decision.chosen.name
     if any(one.name == name for one in near):
-        offer = replace(offer, held=[_ranks_of(name, of_rank) for of_rank in by_rank])
+        offer = replace(offer, held=[_sizes_of(name, told) for told in by_rank])
     if offer.manifest is not None:
         return offer
     try:
@@ -295,12 +307,8 @@ def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str
         return _offer(saved, context, source, refused)
 
 
-_Told = Sequence[tuple[Cut, int, bool]]
-"""What lies on a rank's node: of which cut, of which rank, and whether in memory."""
-
-
-def _ranks_of(generation: str, told: _Told) -> set[int]:
-    return {rank for cut, rank, _ in told if cut.generation == generation}
+def _sizes_of(generation: str, told: Sequence[_Told]) -> dict[int, int]:
+    return {one.rank: one.num_bytes for one in told if one.cut.generation == generation}
 
 
 def _shared_offer(own: _Offer | None) -> _Offer:
@@ -378,7 +386,7 @@ def _stored_manifest(
 
 
 def _manifest_from_parts(
-    context: Context, source: _Source, generation: str, held: Sequence[Collection[int]]
+    context: Context, source: _Source, generation: str, held: Sequence[Mapping[int, int]]
 ) -> Manifest:
     """Builds the manifest of a generation from all ranks' parts, if the store has none. Collective."""
     # Each part is told once, by the first rank that has it.
@@ -391,24 +399,20 @@ def _manifest_from_parts(
     return manifest_of(cut, [part for _, part in found.values()])
 
 
-def _complete_near(by_rank: Sequence[_Told], saved: SavedRun, *, are_brought: bool) -> list[OnDisk]:
+def _complete_near(by_rank: Sequence[Sequence[_Told]], saved: SavedRun, *, are_brought: bool) -> list[OnDisk]:
     """The generations of which each rank finds all files that it needs on its own node; or, if they are
     brought, on any node.
     """
-    cuts = {cut.generation: cut for told in by_rank for cut, _, _ in told}
+    cuts = {one.cut.generation: one.cut for told in by_rank for one in told}
     usable = []
     for name, cut in cuts.items():
-        seen = [_ranks_of(name, told) for told in by_rank]
+        seen = [{*_sizes_of(name, told)} for told in by_rank]
         if are_brought:
             seen = [set().union(*seen)] * len(by_rank)
         needed = _needed(saved, cut, len(by_rank))
         if cut.run == saved.run and all(need <= has for need, has in zip(needed, seen, strict=True)):
-            in_memory = {
-                rank
-                for told in by_rank
-                for one, rank, is_there in told
-                if is_there and one.generation == name
-            }
+            there = [one for told in by_rank for one in told if one.cut.generation == name]
+            in_memory = {one.rank for one in there if one.is_in_memory}
             usable.append(
                 OnDisk(
                     name=name,
@@ -444,7 +448,11 @@ def _bring(saved: SavedRun, context: Context, source: _Source, offer: _Offer) ->
     assert offer.manifest is not None
     cut = offer.manifest.cut
     plan = moves(source.seats, offer.held, _needed(saved, cut, context.world_size))
-    if not plan:
+    sizes = {share: size for held in offer.held for share, size in held.items()}
+    coming = [sizes[move.share] for move in plan if move.target == context.rank]
+    # Each is compared before it is kept. Without room on one host the next tier is read by all.
+    has_room = not coming or sum(coming) + max(coming) <= source.memory.free_bytes()
+    if not all(gather(has_room, bool)) or not plan:
         return
     group = GlooGroup(context.key, _BRINGING_S)
     prove(context.key, group)
@@ -506,7 +514,7 @@ def _with_parts(
     source: _Source,
     found: InPieces,
     landing: Landing | Exception,
-    held: Sequence[Collection[int]] | None,
+    held: Sequence[Mapping[int, int]] | None,
 ) -> Manifest | Exception:
     """Reads what this rank needs of the manifest. If one rank can't, the parts that lie near replace it, if
     they are there. Collective.

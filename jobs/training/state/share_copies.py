@@ -9,7 +9,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -29,9 +28,6 @@ from checkpointing.saving.memory_tier import MemoryTier
 from checkpointing.saving.save import Save, SaveFailed
 from checkpointing.stores.contract import StoreError
 
-# A peer that sends nothing for so long is gone, or stands still.
-_SILENT_S = 60.0
-_LONGEST_BREAK_S = 1.0
 _PIECE_BYTES = 16 * 2**20
 _TAG = 0
 # A share that could not be had.
@@ -88,7 +84,8 @@ class ShareCopies:
         incoming = {rank: _Incoming(rank, self._most_bytes) for rank in self._sources}
         try:
             _swap(self._group, own, self._keepers, incoming)
-        except RuntimeError as error:
+        except Exception as error:
+            # Whatever it was, what the others send next would be taken for something else.
             self._group = None
             ranks = ", ".join(map(str, sorted({*self._keepers, *self._sources})))
             # What gloo says goes on with guesses and greetings.
@@ -108,17 +105,17 @@ class ShareCopies:
 
 
 def bring(group: Any, share: Held, *, to: int) -> None:
-    """The other side of ``receive``."""
-    _swap(group, share, [to], {})
+    """The other side of ``receive``. Nothing is trained meanwhile, so no way is left free."""
+    _swap(group, share, [to], {}, longest_break_s=0.0)
 
 
 def receive(group: Any, sources: Mapping[int, int], keep_in: MemoryTier) -> list[str]:
     """Keeps what ``sources`` bring: each rank there brings the share of the rank that it is mapped to.
 
-    Returns what could not be had. Raises ``RuntimeError`` if a rank is not reached.
+    Returns what could not be had. Raises if a rank is not reached, or has more than there is room for.
     """
     incoming = {rank: _Incoming(share, keep_in.free_bytes()) for rank, share in sources.items()}
-    _swap(group, None, [], incoming)
+    _swap(group, None, [], incoming, longest_break_s=0.0)
     return _kept(incoming, keep_in)
 
 
@@ -126,8 +123,17 @@ def _kept(incoming: Mapping[int, "_Incoming"], keep_in: MemoryTier) -> list[str]
     return [problem for one in incoming.values() if (problem := one.keep(keep_in))]
 
 
-def _swap(group: Any, own: Held | None, targets: Sequence[int], incoming: Mapping[int, "_Incoming"]) -> None:
-    """Sends ``own`` to ``targets``, or that there is none, and takes what is ``incoming``, by rank."""
+def _swap(
+    group: Any,
+    own: Held | None,
+    targets: Sequence[int],
+    incoming: Mapping[int, "_Incoming"],
+    *,
+    longest_break_s: float = 1.0,
+) -> None:
+    """Sends ``own`` to ``targets``, or that there is none, and takes what is ``incoming``, by rank. A peer is
+    waited for as long as the group's timeout says.
+    """
     with _opened(own if targets else None) as data:
         outgoing = _outgoing(own, data) if targets else iter(())
         while True:
@@ -140,10 +146,10 @@ def _swap(group: Any, own: Held | None, targets: Sequence[int], incoming: Mappin
                 break
             began = time.monotonic()
             for work in works:
-                work.wait(timedelta(seconds=_SILENT_S))
+                work.wait()
             for one in incoming.values():
                 one.came()
-            time.sleep(min(time.monotonic() - began, _LONGEST_BREAK_S))
+            time.sleep(min(time.monotonic() - began, longest_break_s))
 
 
 def _next(pieces: Iterator[Tensor]) -> list[Tensor]:
