@@ -26,6 +26,7 @@ from jobs.training.data.mixed_source import MixedSource
 from jobs.training.data.mixture import _seed_of, mixed_at, shares_of
 from jobs.training.data.samples import Samples
 from jobs.training.models.head import chunked_cross_entropy, keeping_row_losses, whole_cross_entropy
+from jobs.training.state.near_tiers import NearTiers
 from jobs.training.state.restoring import restore
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import IN_BLOCKS, sample_at
@@ -280,7 +281,7 @@ def test_a_run_that_would_leave_out_others_is_refused_before_it_trains(tmp_path:
     alone = Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
 
     def start(task: Task) -> RecordedStretches:
-        return restore(task, alone, cast(Any, None), Repository(store, "r"), None, None).stretches
+        return restore(task, alone, cast(Any, None), Repository(store, "r"), None, NearTiers()).stretches
 
     assert (
         start(replace(task, skipped_in=((0, "web 3, code 1"),)))

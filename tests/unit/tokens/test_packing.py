@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import struct
+import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -189,7 +191,16 @@ def test_files_that_are_compressed_in_another_way_are_refused_by_name(name: str,
     assert f"{name}: is compressed ({Path(name).suffix}); unpack it first" in refusal(tmp_path)
 
 
-def test_folders_in_one_another_without_an_end_are_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def usual_depth() -> Iterator[None]:
+    """As in a new process: what ran in this one before may have let calls go deeper."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+def test_folders_in_one_another_without_an_end_are_refused(tmp_path: Path, usual_depth: None) -> None:
     with deep_folders(tmp_path / "deep", 1500):
         assert refusal(tmp_path) == f"{tmp_path}: has too many folders in one another; take them away"
 
