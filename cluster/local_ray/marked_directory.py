@@ -79,12 +79,16 @@ def short_directory() -> str:
 def _start_reaper(root: str) -> "subprocess.Popen[bytes]":
     """Starts the reaper. Only this process holds the other end of its standard input; no child inherits
     that end.
+
+    It is unmarked: if this process belongs to another marked directory and ends with it, the reaper lives on
+    and does its work.
     """
     return subprocess.Popen(
         [sys.executable, "-S", "-E", reaper.__file__, root],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != reaper.MARK},
         start_new_session=True,
         cwd="/",
     )

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.local_ray import reaper
 from cluster.local_ray.marked_directory import marked_directory
+from tests.hosts import ROOT, wait_until
 
 SHARED_MEMORY = Path("/dev/shm")
 GONE_TIMEOUT_S = 20
@@ -47,6 +48,16 @@ def segments() -> Iterator[list[Path]]:
         path.unlink(missing_ok=True)
 
 
+# Somebody's driver with a session of its own, as in a shell of `longhaul cluster local`.
+DRIVER = """
+import time
+from cluster.local_ray.marked_directory import marked_directory
+with marked_directory() as root:
+    print(root, flush=True)
+    time.sleep(1000)
+"""
+
+
 def our_directory(folder: Path, name: str = "lh-ours") -> Path:
     root = folder / name
     (root / "session").mkdir(parents=True)
@@ -78,6 +89,28 @@ def test_it_ends_the_members_of_its_session_alone(
     assert started[0].wait(GONE_TIMEOUT_S) < 0
     assert started[1].poll() is None
     assert [path.name for path in tmp_path.iterdir()] == ["lh-theirs"]
+
+
+def test_a_session_that_was_begun_within_another_one_ends_with_it(
+    tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    outer = our_directory(tmp_path)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER],
+        cwd=ROOT,
+        env=os.environ | {reaper.MARK: str(outer)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    started.append(driver)
+    assert driver.stdout is not None
+    inner = Path(driver.stdout.readline().strip())
+    started.append(start(inner))
+    assert reaper.clear(str(outer))
+    assert driver.wait(GONE_TIMEOUT_S) < 0
+    assert started[1].wait(GONE_TIMEOUT_S) < 0
+    wait_until(lambda: not inner.exists(), GONE_TIMEOUT_S, f"the end of {inner}")
 
 
 def test_it_removes_the_shared_memory_of_libraries_and_no_data(

@@ -2,12 +2,8 @@
 
 import json
 import shutil
-import socket
 import sys
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ from checkpointing.stores.local import LocalStore
 from cluster.yaml_file import read_yaml
 from tests.hosts import wait_until
 from tests.live.command_line import ROOT, run, running
+from tests.live.prometheus import DEADLINE_S, IS_THERE, Prometheus, scraping
 from tests.unit.watching.watched import put_run
 
 TOKEN = "a-token-of-enough-letters"
@@ -26,44 +23,11 @@ AS_STATUS_SAYS = {
     "ray_longhaul_loss": "loss",
     "ray_longhaul_steps_at_risk": "steps_at_risk",
 }
-_DEADLINE_S = 120
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None, reason="no prometheus on PATH: nothing has scraped longhaul watch"
-    ),
+    pytest.mark.skipif(not IS_THERE, reason="no prometheus on PATH: nothing has scraped longhaul watch"),
 ]
-
-
-class Prometheus:
-    def __init__(self, port: int) -> None:
-        self._address = f"http://127.0.0.1:{port}"
-
-    def series(self, query: str) -> list[tuple[dict[str, str], float]]:
-        """The labels and the value of each series that the query finds."""
-        found = self._answer(f"query?{urllib.parse.urlencode({'query': query})}")["result"]
-        return [(one["metric"], float(one["value"][1])) for one in found]
-
-    def newest(self, metric: str) -> list[tuple[dict[str, str], float]]:
-        """Its series as they were scraped last: on a busy machine one scrape in between may be late."""
-        return self.series(f"last_over_time({metric}[5m])")
-
-    def wait_for(self, metric: str, value: float) -> None:
-        def is_so() -> bool:
-            with suppress(OSError):  # It does not listen yet.
-                return [found for _, found in self.series(metric)] == [value]
-            return False
-
-        wait_until(is_so, _DEADLINE_S, f"{metric} {value}")
-
-    def last_error(self) -> str:
-        (target,) = self._answer("targets")["activeTargets"]
-        return target["lastError"]
-
-    def _answer(self, question: str) -> Any:
-        with urllib.request.urlopen(f"{self._address}/api/v1/{question}", timeout=30) as answer:
-            return json.load(answer)["data"]
 
 
 @pytest.fixture
@@ -92,20 +56,8 @@ def prometheus(tmp_path: Path, store: LocalStore, token_file: Path) -> Iterator[
         address = watching.stdout.readline().removeprefix("r: http://").strip().removesuffix("/")
         scrapers_file = tmp_path / "scrapers-token"
         shutil.copy(token_file, scrapers_file)
-        with _scraping(tmp_path, address, scrapers_file) as found:
+        with scraping(tmp_path, _of_the_docs(address, scrapers_file)) as found:
             yield found
-
-
-@contextmanager
-def _scraping(folder: Path, address: str, credentials: Path) -> Iterator[Prometheus]:
-    config = folder / "prometheus.yaml"
-    config.write_text(json.dumps(_of_the_docs(address, credentials)), encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-    with running([*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]):
-        yield Prometheus(port)
 
 
 def _of_the_docs(address: str, credentials: Path) -> dict[str, Any]:
@@ -142,5 +94,5 @@ def test_prometheus_reads_the_figures_that_status_has_and_new_ones_later_but_non
     assert 0 < age_s <= found["newest_durable_age_s"]
 
     (tmp_path / "scrapers-token").write_text("another-token-of-as-many-letters", encoding="utf-8")
-    wait_until(lambda: "401" in prometheus.last_error(), _DEADLINE_S, "a refusal")
+    wait_until(lambda: "401" in prometheus.last_error(), DEADLINE_S, "a refusal")
     assert prometheus.series("ray_longhaul_step") == []

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
+from tests.live.control_groups import control_group, why_not
 from tests.live.runs.test_stopping import (
     RUN,
     command_of,
@@ -119,3 +120,21 @@ def test_a_supervisor_its_driver_and_all_processes_end_alike(number: signal.Sign
     assert stopped_step(store, output) > 0
     assert "raylet" in sent_to
     assert status_of(store)["stage"] == "stopped"
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_control_group_that_is_stopped_is_empty_once_the_run_has_saved(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    command = command_of(write_spec(tmp_path, RUN), store)
+    with control_group() as group:
+        with running(group.entered_by(command)) as process:
+            wait_until(is_training(store, beyond=1))
+            assert {"raylet", "gcs_server"} < set(group.names())
+            group.send(signal.SIGTERM)
+            output, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, output
+        assert "Traceback" not in output
+        assert stopped_step(store, output) > 0
+        assert status_of(store)["stage"] == "stopped"
+        wait_until(lambda: not group.names(), GONE_AFTER_S)
