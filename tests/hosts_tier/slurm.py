@@ -85,9 +85,12 @@ class User:
 
 
 class Slurm:
-    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
+    """``within`` stands before each of its commands, and so before what its jobs run."""
+
+    def __init__(self, folder: Path, nodes: Sequence[str], within: Sequence[str]) -> None:
         self.folder = folder
         self.nodes = nodes
+        self._within = within
         self.conf = folder / "slurm.conf"
 
     def start(self) -> None:
@@ -117,8 +120,8 @@ class Slurm:
         told = json.loads(said)
         return SlurmJob(self, told["job_id"], Path(told["log"]), store)
 
-    def run(self, *command: str) -> str:
-        return self._run(*command)
+    def run(self, *command: str, user: User | None = None) -> str:
+        return self._run(*command, user=user)
 
     def facts(self, job: str) -> dict[str, str]:
         """What Slurm says of a job; nothing if it does not answer."""
@@ -202,7 +205,7 @@ class Slurm:
     def _run(self, *command: str, user: User | None = None) -> str:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM_"))}
         done = subprocess.run(
-            command,
+            [*self._within, *(_as(user) if user else ()), *command],
             env={
                 **kept,
                 "PATH": _path(),
@@ -219,7 +222,6 @@ class Slurm:
             text=True,
             timeout=_DEADLINE_S,
             check=False,
-            **({"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}),
         )
         if done.returncode != 0:
             raise RuntimeError(f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -296,11 +298,11 @@ class SlurmJob:
 
 
 @contextmanager
-def slurm_with(*nodes: str) -> Iterator[Slurm]:
+def slurm_with(*nodes: str, within: Sequence[str] = ()) -> Iterator[Slurm]:
     # Users who submit must reach it, which they can't below pytest's own folder.
     with tempfile.TemporaryDirectory(prefix="lh-slurm-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
-        slurm = Slurm(Path(folder), nodes)
+        slurm = Slurm(Path(folder), nodes, within)
         try:
             try:
                 slurm.start()
@@ -309,6 +311,10 @@ def slurm_with(*nodes: str) -> Iterator[Slurm]:
             yield slurm
         finally:
             slurm.end()
+
+
+def _as(user: User) -> Sequence[str]:
+    return ("setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups")
 
 
 def _parent(process: psutil.Process) -> psutil.Process | None:

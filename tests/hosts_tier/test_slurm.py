@@ -2,16 +2,17 @@
 
 import os
 import pwd
-import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.hosts_tier.slurm import Slurm, SlurmJob, User, slurm_with, why_no_slurm
 from tests.live.attempts import digests_of, newest_manifest
-from tests.live.command_line import run, write_spec
+from tests.live.command_line import ROOT, run, write_spec
+from tests.live.machines.test_environments import python_in_an_open_folder
 
 pytestmark = [
     pytest.mark.hosts,
@@ -155,29 +156,29 @@ def test_two_jobs_of_one_run_take_turns(slurm: Slurm, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_jobs_of_two_users_train_side_by_side_on_one_node(slurm: Slurm) -> None:
-    users = [_user(slurm.folder, name) for name in ("games", "nobody")]
-    if not _may_run_python(users[0]):
-        pytest.skip("other users may not run this Python")
-    jobs = [submit(slurm, user.home, "--sbatch=--nodelist=n1", user=user) for user in users]
-    for job in jobs:
-        job.wait_for_step(MORE)
-    assert {job.state() for job in jobs} == {"RUNNING"}
-    slurm.run("scancel", jobs[0].number)
-    assert jobs[0].end() == "CANCELLED"
-    jobs[1].wait_for_step(jobs[1].newest_step() + MORE)
-    stop(jobs[1])
-    for job, user in zip(jobs, users, strict=True):
-        assert folders_of(job) == []
-        assert_as_left_alone(job, user.home / "alone")
+def test_jobs_of_two_users_train_side_by_side_on_one_node() -> None:
+    with slurm_with("n1", within=python_in_an_open_folder()) as slurm:
+        users = [_user(slurm.folder, name) for name in ("games", "nobody")]
+        if not _may_run_python(slurm, users[0]):
+            pytest.skip(f"other users may not read {ROOT}")
+        jobs = [submit(slurm, user.home, user=user) for user in users]
+        for job in jobs:
+            job.wait_for_step(MORE)
+        assert {job.state() for job in jobs} == {"RUNNING"}
+        slurm.run("scancel", jobs[0].number)
+        assert jobs[0].end() == "CANCELLED"
+        jobs[1].wait_for_step(jobs[1].newest_step() + MORE)
+        stop(jobs[1])
+        for job, user in zip(jobs, users, strict=True):
+            assert folders_of(job) == []
+            assert_as_left_alone(job, user.home / "alone")
 
 
-def _may_run_python(user: User) -> bool:
-    try:
-        trial = subprocess.run([sys.executable, "-c", ""], user=user.uid, check=False, capture_output=True)
-    except PermissionError:
-        return False
-    return trial.returncode == 0
+def _may_run_python(slurm: Slurm, user: User) -> bool:
+    with suppress(RuntimeError):
+        slurm.run(sys.executable, "-c", "import jobs", user=user)
+        return True
+    return False
 
 
 def _user(folder: Path, name: str) -> User:

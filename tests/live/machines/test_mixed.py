@@ -22,6 +22,7 @@ from cluster.cluster_file import read_cluster
 from cluster.local_ray.simulated import MixedCluster, mixed_cluster, nodes_to_start
 from cluster.nodes import SeenNode, query_cluster
 from tests.live.command_line import ROOT, rows, run, running, sweep_command, write_spec
+from tests.live.control_groups import control_group, why_not
 
 FILE = ROOT / "cluster" / "mixed.yaml"
 LONGHAUL = [sys.executable, "-m", "jobs.cli"]
@@ -177,6 +178,17 @@ def test_nothing_is_left_after_a_signal_and_the_command_hears_it(
     assert process.returncode == code, output
     assert word.read_text() == f"{code}\n"
     assert left_processes(folder) == [] and list(folder.glob("lh-*")) == []
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_no_process_outlives_it_whatever_that_calls_itself(tmp_path: Path, folder: Path) -> None:
+    """Ray's agents and workers write their new names over the variables by which they could be told."""
+    command = local_command(*sweep_command(write_spec(tmp_path, SPEC), tmp_path / "store"))
+    with control_group() as group, running(group.entered_by(command), TMPDIR=str(folder)) as process:
+        code = process.wait(DEADLINE_S)
+        left = group.names()
+    assert (code, left) == (0, [])
 
 
 @pytest.mark.soak
