@@ -182,13 +182,21 @@ def test_nothing_is_left_after_a_signal_and_the_command_hears_it(
 
 @pytest.mark.soak
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_no_process_outlives_it_whatever_that_calls_itself(tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize("number", [None, signal.SIGTERM], ids=["end", "TERM"])
+def test_no_process_outlives_it_whatever_that_calls_itself(
+    number: signal.Signals | None, tmp_path: Path, folder: Path
+) -> None:
     """Ray's agents and workers write their new names over the variables by which they could be told."""
-    command = local_command(*sweep_command(write_spec(tmp_path, SPEC), tmp_path / "store"))
+    spec = write_spec(tmp_path, SPEC if number is None else LONG)
+    command = local_command(*sweep_command(spec, tmp_path / "store"))
     with control_group() as group, running(group.entered_by(command), TMPDIR=str(folder)) as process:
+        if number is not None:
+            wait_until(lambda: any(name.startswith("ray::RayTrain") for name in group.names()))
+            process.send_signal(number)
         code = process.wait(DEADLINE_S)
         left = group.names()
-    assert (code, left) == (0, [])
+    assert (code == 0) == (number is None)
+    assert left == []
 
 
 @pytest.mark.soak

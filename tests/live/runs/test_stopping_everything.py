@@ -124,9 +124,12 @@ def test_a_supervisor_its_driver_and_all_processes_end_alike(number: signal.Sign
 
 @pytest.mark.soak
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_a_control_group_that_is_stopped_is_empty_once_the_run_has_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--keep",)], ids=["driver", "supervisor"])
+def test_a_control_group_that_is_stopped_is_empty_once_the_run_has_saved(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
     store = tmp_path / "store"
-    command = command_of(write_spec(tmp_path, RUN), store)
+    command = command_of(write_spec(tmp_path, RUN), store, *flags)
     with control_group() as group:
         with running(group.entered_by(command)) as process:
             wait_until(is_training(store, beyond=1))
