@@ -77,37 +77,8 @@ def next_order(
 
     An evaluated step is always saved to the store, since the best one can only be kept if it is durable.
     While the disk of any node fails, the disks hold no whole generation, and each save for them goes to the
-    store too. If ``on_busy`` is ``skip``, only the end of an epoch waits for a busy place. Memory is never
-    waited for: a save there that is due while one is on its way is left out.
+    store too. If ``on_busy`` is ``skip``, only the end of an epoch waits for a busy place.
     """
-    found, past = _next_elsewhere(
-        cadence,
-        past,
-        step=step,
-        now_s=now_s,
-        busy=busy,
-        is_epoch_end=is_epoch_end,
-        is_evaluated=is_evaluated,
-    )
-    every = cadence.memory_every_steps
-    if every is None or busy.memory or isinstance(found, SkippedSave):
-        return found, past
-    if found is None:
-        is_due = step % every == 0
-        return (Order(to_disk=False, to_store=False, to_memory=True) if is_due else None), past
-    return replace(found, to_memory=True), past
-
-
-def _next_elsewhere(
-    cadence: Cadence,
-    past: SavesSoFar,
-    *,
-    step: int,
-    now_s: float,
-    busy: Busy,
-    is_epoch_end: bool,
-    is_evaluated: bool,
-) -> tuple[Order | SkippedSave | None, SavesSoFar]:
     if is_epoch_end:
         return _everywhere(cadence), replace(past, last_s=now_s)
     if not is_evaluated and not _is_due(cadence, past, step, now_s):
@@ -124,6 +95,31 @@ def _next_elsewhere(
     if not wanted.to_disk and not wanted.to_store:
         return None, past
     return (wanted if wanted.must_wait else _without_busy(wanted, busy)), past
+
+
+def with_memory(
+    cadence: Cadence, found: Order | SkippedSave | None, *, step: int, busy: Busy
+) -> Order | SkippedSave | None:
+    """Adds the hosts' memory to what ``next_order`` has found for ``step``. It is never waited for: a save
+    there that is due while one is on its way is left out.
+    """
+    every = cadence.memory_every_steps
+    if every is None or busy.memory or isinstance(found, SkippedSave):
+        return found
+    if found is not None:
+        return replace(found, to_memory=True)
+    return Order(to_disk=False, to_store=False, to_memory=True) if step % every == 0 else None
+
+
+def busy_after(order: Order, before: Busy) -> Busy:
+    """What may be busy after the cut of ``order``. ``before`` is from before it, and says nothing of it.
+
+    Memory alone takes one of two arenas, for as long as a copy lasts; the other one is free unless a save is
+    on its way to the store.
+    """
+    if not order.is_for_memory_alone:
+        return Busy(disk=True, store=True, memory=True)
+    return replace(before, memory=True, disk=before.disk or before.store)
 
 
 def _everywhere(cadence: Cadence) -> Order:

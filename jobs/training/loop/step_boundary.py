@@ -4,9 +4,8 @@ Rank 0 gives its orders before the step begins, so that no rank waits for an ord
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from checkpointing.saving.cadence import Busy, Order
+from checkpointing.saving.cadence import Busy, busy_after
 from jobs.training.loop.control import Agreed, Orders
 from jobs.training.loop.evaluation import Evaluation
 from jobs.training.loop.progress_reports import ProgressReporter
@@ -14,8 +13,6 @@ from jobs.training.loop.recording import AttemptRecord
 from jobs.training.state.saving import Saver
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
-
-_ALL_BUSY = Busy(disk=True, store=True, memory=True)
 
 
 class StepBoundary:
@@ -62,7 +59,7 @@ class StepBoundary:
         if agreed.orders.save and self._saver and not self._evaluation.is_due:
             self._record.phase("save")
             self._saver.cut(point.with_metrics(loss=loss), agreed.orders.save)
-            self._busy = _after(agreed.orders.save, agreed.busy)
+            self._busy = busy_after(agreed.orders.save, agreed.busy)
         self._report(agreed.orders, point.step, loss)
         return point
 
@@ -88,13 +85,3 @@ class StepBoundary:
         if orders.checkpoint_report:
             self._record.phase("stall")
             self._reporter.report_checkpoint(step, loss)
-
-
-def _after(order: Order, before: Busy) -> Busy:
-    """What is busy after a cut: the agreed state is from before it.
-
-    Memory alone takes one of two arenas, for as long as a copy lasts.
-    """
-    if not order.is_for_memory_alone:
-        return _ALL_BUSY
-    return replace(before, memory=True, disk=before.disk or before.store)

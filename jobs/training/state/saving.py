@@ -13,7 +13,7 @@ from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.format.records import Table, table_of
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import newest_good
-from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order
+from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order, with_memory
 from checkpointing.saving.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, Copying, layout
@@ -142,6 +142,7 @@ class Saver:
             is_epoch_end=point.epoch_end is not None,
             is_evaluated=point.is_evaluated,
         )
+        decision = with_memory(self._saving.cadence, decision, step=point.step, busy=busy)
         if isinstance(decision, SkippedSave):
             self.tally.num_skipped += 1
             return None

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.saving.cadence import Busy, Cadence, Order, SavesSoFar, SkippedSave, next_order
+from checkpointing.saving.cadence import (
+    Busy,
+    Cadence,
+    Order,
+    SavesSoFar,
+    SkippedSave,
+    busy_after,
+    next_order,
+    with_memory,
+)
 
 EACH_STEP = Cadence(every_s=None, every_steps=1)
 FRESH = SavesSoFar(last_s=100.0)
@@ -21,15 +30,17 @@ def ask(
     is_epoch_end: bool = False,
     is_evaluated: bool = False,
 ) -> tuple[Order | SkippedSave | None, SavesSoFar]:
-    return next_order(
+    busy = busy or Busy()
+    found, past = next_order(
         cadence,
         past,
         step=step,
         now_s=now_s,
-        busy=busy or Busy(),
+        busy=busy,
         is_epoch_end=is_epoch_end,
         is_evaluated=is_evaluated,
     )
+    return with_memory(cadence, found, step=step, busy=busy), past
 
 
 def places(answer: Order | SkippedSave | None) -> tuple[bool, bool]:
@@ -191,3 +202,14 @@ def test_memory_is_never_waited_for() -> None:
 def test_a_save_that_is_skipped_is_skipped_in_memory_too() -> None:
     order, _ = ask(IN_MEMORY, step=4, busy=ALL_BUSY)
     assert order == SkippedSave()
+
+
+def test_behind_a_save_in_memory_the_next_one_elsewhere_is_made_where_an_arena_is_free() -> None:
+    alone, elsewhere = (Order(to_disk=False, to_store=store, to_memory=True) for store in (False, True))
+    both = replace(IN_MEMORY, disk_every=1)
+    after_memory = busy_after(alone, Busy())
+    assert ask(both, step=4, busy=after_memory)[0] == Order(to_disk=True, to_store=True)
+    assert ask(both, step=2, busy=after_memory)[0] is None, "and none in memory yet"
+    # The other arena is the store's.
+    assert ask(both, step=4, busy=busy_after(alone, Busy(store=True)))[0] == SkippedSave()
+    assert ask(both, step=4, busy=busy_after(elsewhere, Busy()))[0] == SkippedSave()
