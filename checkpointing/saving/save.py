@@ -112,7 +112,6 @@ class Upload:
 class Tally:
     """The state of saving as one rank sees it. The background threads write it and the training reads it.
 
-    ``num_in_memory`` counts the saves that this rank's host and those that keep copies have in memory.
     ``durable_name``, ``durable_step`` and ``durable_s`` (the time) describe the newest commit; only rank 0
     knows them.
     """
@@ -120,7 +119,6 @@ class Tally:
     num_committed: int = 0
     num_failed: int = 0
     num_skipped: int = 0
-    num_in_memory: int = 0
     durable_name: str | None = None
     durable_step: int | None = None
     durable_s: float | None = None

@@ -146,8 +146,7 @@ class Writer:
         assert self._memory is not None
         memory = self._memory
         if save is not None:
-            _, is_well = self._carry(save, "memory", memory.exchange, self._copied_finding)
-            self._tally.num_in_memory += is_well
+            self._carry(save, "memory", memory.exchange, self._copied_finding)
             return
         try:
             memory.exchange(None)
