@@ -5,7 +5,7 @@ lost together.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -41,21 +41,43 @@ def keepers(seats: Sequence[Seat], num_copies: int) -> list[tuple[int, ...]]:
     hosts = {seat.node: seat for seat in seats}
     ranks = _ranks_by_node(seats)
     chosen: dict[str, list[str]] = {node: [] for node in hosts}
-    load: Counter[str] = Counter()
+    num_kept = Counter[str]()
+    load = dict.fromkeys(hosts, 0.0)
+    # Of ten thousand hosts the first or second one will do, and need not be compared with all.
+    num_with = Counter(load.values())
     order = list(hosts)
     for _ in range(num_copies):
         for place, node in enumerate(order):
-            others = [*order[place + 1 :], *order[:place]]
-            free = [one for one in others if one not in chosen[node] and hosts[one].may_keep_for(hosts[node])]
-            if free:
-                # Of those that have the least to keep, the next one.
-                keeper = min(free, key=lambda one: load[one] / len(ranks[one]))
+            others = (order[(place + step) % len(order)] for step in range(1, len(order)))
+            free = (one for one in others if one not in chosen[node] and hosts[one].may_keep_for(hosts[node]))
+            if (keeper := _least_loaded(free, load, min(num_with))) is not None:
                 chosen[node].append(keeper)
-                load[keeper] += len(ranks[node])
+                num_with -= Counter([load[keeper]])
+                num_kept[keeper] += len(ranks[node])
+                load[keeper] = num_kept[keeper] / len(ranks[keeper])
+                num_with[load[keeper]] += 1
     return [
         tuple(ranks[one][ranks[seat.node].index(rank) % len(ranks[one])] for one in chosen[seat.node])
         for rank, seat in enumerate(seats)
     ]
+
+
+def _least_loaded(hosts: Iterable[str], load: Mapping[str, float], least: float) -> str | None:
+    """The first of those that have the least to keep; no host has less than ``least``."""
+    best = None
+    for host in hosts:
+        if load[host] == least:
+            return host
+        if best is None or load[host] < load[best]:
+            best = host
+    return best
+
+
+def missing(
+    node: str, seats: Sequence[Seat], held: Sequence[Collection[int]], needed: Sequence[Collection[int]]
+) -> set[int]:
+    """Returns the shares that ranks of ``node`` load and that don't lie there; see ``moves``."""
+    return _missing([rank for rank, seat in enumerate(seats) if seat.node == node], held, needed)
 
 
 def moves(
@@ -68,17 +90,23 @@ def moves(
     """
     found: list[Move] = []
     load: Counter[int] = Counter()
+    holders: dict[int, list[int]] = {}
+    for rank, shares in enumerate(held):
+        for share in shares:
+            holders.setdefault(share, []).append(rank)
     for ranks in _ranks_by_node(seats).values():
-        missing = {share for rank in ranks for share in needed[rank]} - {
-            share for rank in ranks for share in held[rank]
-        }
-        for share in sorted(missing):
-            holders = [rank for rank, shares in enumerate(held) if share in shares]
-            if holders:
-                source = min(holders, key=lambda rank: load[rank])
-                load[source] += 1
-                found.append(Move(share=share, source=source, target=ranks[0]))
+        for share in sorted(_missing(ranks, held, needed) & holders.keys()):
+            source = min(holders[share], key=lambda rank: load[rank])
+            load[source] += 1
+            found.append(Move(share=share, source=source, target=ranks[0]))
     return found
+
+
+def _missing(
+    ranks: Sequence[int], held: Sequence[Collection[int]], needed: Sequence[Collection[int]]
+) -> set[int]:
+    there = {share for rank in ranks for share in held[rank]}
+    return {share for rank in ranks for share in needed[rank]} - there
 
 
 def _ranks_by_node(seats: Sequence[Seat]) -> dict[str, list[int]]:

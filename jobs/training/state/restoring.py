@@ -27,7 +27,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Load, Resumed
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.memory_tier import MemoryTier
-from checkpointing.saving.peers import Seat, moves
+from checkpointing.saving.peers import Seat, missing, moves
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
 from cluster.probe.gloo_store import GlooGroup
@@ -406,11 +406,11 @@ def _complete_near(by_rank: Sequence[Sequence[_Told]], saved: SavedRun, *, are_b
     cuts = {one.cut.generation: one.cut for told in by_rank for one in told}
     usable = []
     for name, cut in cuts.items():
-        seen = [{*_sizes_of(name, told)} for told in by_rank]
+        seen = [frozenset(_sizes_of(name, told)) for told in by_rank]
         if are_brought:
-            seen = [set().union(*seen)] * len(by_rank)
+            seen = [frozenset[int]().union(*seen)] * len(by_rank)
         needed = _needed(saved, cut, len(by_rank))
-        if cut.run == saved.run and all(need <= has for need, has in zip(needed, seen, strict=True)):
+        if cut.run == saved.run and all(need <= has for need, has in {*zip(needed, seen, strict=True)}):
             there = [one for told in by_rank for one in told if one.cut.generation == name]
             in_memory = {one.rank for one in there if one.is_in_memory}
             usable.append(
@@ -419,17 +419,17 @@ def _complete_near(by_rank: Sequence[Sequence[_Told]], saved: SavedRun, *, are_b
                     step=cut.step,
                     term=cut.term,
                     number=cut.number,
-                    is_in_memory=set().union(*needed) <= in_memory,
+                    is_in_memory=all(need <= in_memory for need in {*needed}),
                 )
             )
     return usable
 
 
-def _needed(saved: SavedRun, cut: Cut, world_size: int) -> list[set[int]]:
+def _needed(saved: SavedRun, cut: Cut, world_size: int) -> list[frozenset[int]]:
     """Whose files each rank loads: where each loads just what it saved, its own alone; else all."""
     if _loads_what_it_saved(saved, cut):
-        return [{rank} for rank in range(world_size)]
-    return [set(range(cut.world_size))] * world_size
+        return [frozenset([rank]) for rank in range(world_size)]
+    return [frozenset(range(cut.world_size))] * world_size
 
 
 def _loads_what_it_saved(saved: SavedRun, cut: Cut) -> bool:
@@ -447,12 +447,15 @@ def _bring(saved: SavedRun, context: Context, source: _Source, offer: _Offer) ->
         return
     assert offer.manifest is not None
     cut = offer.manifest.cut
-    plan = moves(source.seats, offer.held, _needed(saved, cut, context.world_size))
+    needed = _needed(saved, cut, context.world_size)
     sizes = {share: size for held in offer.held for share, size in held.items()}
-    coming = [sizes[move.share] for move in plan if move.target == context.rank]
+    coming = [sizes[share] for share in missing(context.node, source.seats, offer.held, needed)]
     # Each is compared before it is kept. Without room on one host the next tier is read by all.
     has_room = not coming or sum(coming) + max(coming) <= source.memory.free_bytes()
-    if not all(gather(has_room, bool)) or not plan:
+    if not all(gather(has_room, bool)):
+        return
+    # After that: if each of very many ranks lacks all shares, they are very many moves.
+    if not (plan := moves(source.seats, offer.held, needed)):
         return
     group = GlooGroup(context.key, _BRINGING_S)
     prove(context.key, group)

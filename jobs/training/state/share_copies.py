@@ -5,6 +5,7 @@ before it keeps anything. The way of a sender is left free for at least half of 
 """
 
 import mmap
+import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -217,7 +218,7 @@ class _Incoming:
 
 @contextmanager
 def _opened(own: Held | None) -> Iterator[memoryview | None]:
-    """The bytes of a share; None if they are not there."""
+    """The bytes of a share; None if they are not there, or not as many as were saved."""
     if own is None:
         yield None
         return
@@ -226,5 +227,10 @@ def _opened(own: Held | None) -> Iterator[memoryview | None]:
     except StoreError:
         yield None
         return
-    with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-        yield data
+    with file:
+        if not own.part.num_bytes == os.fstat(file.fileno()).st_size > 0:
+            # Nobody has room for more, and nothing maps an empty file.
+            yield None
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            yield data

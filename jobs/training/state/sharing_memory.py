@@ -40,7 +40,7 @@ def share_memory(tier: MemoryTier, saving: Saving, context: Context, share_bytes
         tier,
         group,
         keepers=chosen[rank],
-        sources=_sources(chosen, rank),
+        sources=_sources(chosen)[rank],
         most_bytes=max(place.share_bytes for place in places),
     )
 
@@ -49,16 +49,24 @@ def seat_of(context: Context) -> Seat:
     return Seat(node=context.node, domain=context.domain)
 
 
-def _sources(chosen: Sequence[Sequence[int]], rank: int) -> list[int]:
-    return [other for other, its_keepers in enumerate(chosen) if rank in its_keepers]
+def _sources(chosen: Sequence[Sequence[int]]) -> list[list[int]]:
+    """By rank, whose copies it keeps."""
+    found: list[list[int]] = [[] for _ in chosen]
+    for rank, its_keepers in enumerate(chosen):
+        for keeper in its_keepers:
+            found[keeper].append(rank)
+    return found
 
 
 def _refuse_without_room(
     wanted: MemorySaving, places: Sequence[_Place], chosen: Sequence[Sequence[int]]
 ) -> None:
-    for node in dict.fromkeys(place.seat.node for place in places):
-        ranks = [rank for rank, place in enumerate(places) if place.seat.node == node]
-        sources = [source for rank in ranks for source in _sources(chosen, rank)]
+    by_node: dict[str, list[int]] = {}
+    for rank, place in enumerate(places):
+        by_node.setdefault(place.seat.node, []).append(rank)
+    kept = _sources(chosen)
+    for node, ranks in by_node.items():
+        sources = [source for rank in ranks for source in kept[rank]]
         num_bytes = MOST_SAVES * sum(places[rank].share_bytes for rank in (*ranks, *sources))
         # A copy is compared before it is kept.
         num_bytes += sum(places[source].share_bytes for source in sources)

@@ -1,5 +1,6 @@
 """Snapshots in the hosts' memory: real ranks, each on a node of its own, all of which fall at one step."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,17 @@ def damage(node: int, share: int) -> Loss:
             path.write_bytes(data)
 
     return flip
+
+
+def resize(node: int, share: int, num_bytes: int) -> Loss:
+    """The copy of a share, and where its owner's host is gone."""
+
+    def change(memory: Path) -> None:
+        lose(share)(memory)
+        for path in (memory / f"node-{node}").rglob(f"*/rank-{share:05}.safetensors"):
+            os.truncate(path, num_bytes)
+
+    return change
 
 
 def nothing(_: Path) -> None:
@@ -91,6 +103,8 @@ ALONE, STORE = "in the hosts' memory alone", "from the store"
         pytest.param("fsdp", lose(1, 2), IN_STORE, STORE, id="a host and its keeper"),
         pytest.param("ddp", lose(0, 1), IN_STORE, STORE, id="a host and its keeper under ddp", marks=SOAK),
         pytest.param("fsdp", damage(0, 0), IN_STORE, STORE, id="a flipped bit", marks=SOAK),
+        pytest.param("fsdp", resize(2, 1, 0), IN_STORE, STORE, id="an empty copy"),
+        pytest.param("fsdp", resize(2, 1, 2**38), IN_STORE, STORE, id="a huge copy", marks=SOAK),
     ],
 )
 def test_a_run_goes_on_from_what_is_left_of_the_hosts_memory(

@@ -3,7 +3,9 @@
 from collections import Counter
 from random import Random
 
-from checkpointing.saving.peers import Move, Seat, keepers, moves
+import pytest
+
+from checkpointing.saving.peers import Move, Seat, keepers, missing, moves
 
 
 def seats(text: str) -> list[Seat]:
@@ -45,6 +47,24 @@ def test_hosts_keep_equally_much_however_domains_lie() -> None:
         assert max(kept.values()) <= 2, (words, found)
 
 
+def test_of_ten_thousand_hosts_few_are_asked_whether_they_may_keep_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = 0
+    may_keep_for = Seat.may_keep_for
+
+    def counted(seat: Seat, other: Seat) -> bool:
+        nonlocal asked
+        asked += 1
+        return may_keep_for(seat, other)
+
+    monkeypatch.setattr(Seat, "may_keep_for", counted)
+    racks = [Seat(node=str(number), domain=str(number // 16)) for number in range(10_000)]
+    found = keepers(racks, 2)
+    assert all(len({*of_rank}) == 2 for of_rank in found)
+    assert asked < 40 * len(racks)
+
+
 def test_each_host_gets_what_it_lacks_once_from_whoever_has_brought_least() -> None:
     everything = {0, 1, 2}
     found = moves(seats("a b b"), [{0, 2}, {1}, {1}], [everything] * 3)
@@ -61,3 +81,8 @@ def test_each_host_gets_what_it_lacks_once_from_whoever_has_brought_least() -> N
 
 def test_what_lies_nowhere_is_not_brought() -> None:
     assert moves(seats("a b"), [{0}, set()], [{0}, {1}]) == []
+
+
+def test_what_a_host_lacks_is_what_its_ranks_load_and_none_of_them_has() -> None:
+    held, needed = [{0}, {1}, {2}], [{0, 1, 2}, {0, 1}, {2}]
+    assert [missing(node, seats("a a b"), held, needed) for node in "ab"] == [{2}, set()]
