@@ -38,9 +38,9 @@ class UploadRates:
         self._world_size = 0
         # The ranks that others are compared with, and their nodes.
         self._compared: dict[int, str] = {}
-        # The rates of those that are done with the save that was uploaded last.
+        # The rates of those that are done with the newest save, and how long each took.
         self._step = -1
-        self._done: dict[int, float] = {}
+        self._done: dict[int, tuple[float, float]] = {}
         self._judged: dict[int, int] = {}
         # By node, what its last saves showed, by step.
         self._saves: dict[str, dict[int, SlowLink | None]] = {}
@@ -51,16 +51,23 @@ class UploadRates:
         upload = beat.upload
         if upload is None or not beat.node or self._judged.get(beat.rank) == upload.step:
             return
+        if not upload.bytes_per_s > 0:
+            return
         if self._is_compared_with(beat.rank):
             self._compared[beat.rank] = beat.node
         if upload.is_done:
-            if upload.step != self._step:
+            if upload.step > self._step:
                 self._step, self._done = upload.step, {}
-            self._done[beat.rank] = upload.bytes_per_s
-        usual = self._usual(beat.node) if upload.step == self._step else None
-        if usual is None:
+            if upload.step == self._step:
+                self._done[beat.rank] = (upload.bytes_per_s, upload.took_s)
+        elif upload.took_s <= _VERY_LATE_S:
             return
-        late_s = upload.took_s - upload.num_bytes / usual
+        others = self._others(beat.node) if upload.step == self._step else []
+        if not others:
+            return
+        usual, usual_s = map(median_low, zip(*others, strict=True))
+        # A small share takes as long as a request does. No save waits for it while others are under way.
+        late_s = upload.took_s - max(upload.num_bytes / usual, usual_s)
         is_slow = late_s > _LATE_S and upload.bytes_per_s < self._share * usual
         if upload.is_done or (is_slow and late_s > _VERY_LATE_S):
             self._judged[beat.rank] = upload.step
@@ -81,11 +88,11 @@ class UploadRates:
         self._world_size = max(self._world_size, rank + 1)
         return rank % (self._world_size // _MOST_COMPARED + 1) == 0
 
-    def _usual(self, node: str) -> float | None:
-        """The median rate of ranks on other nodes; None before half of them are done."""
+    def _others(self, node: str) -> list[tuple[float, float]]:
+        """The rates and times of ranks on other nodes; none before half of them are done."""
         others = [rank for rank, other in self._compared.items() if other != node]
-        rates = [self._done[rank] for rank in others if rank in self._done]
-        return median_low(rates) if rates and 2 * len(rates) >= len(others) else None
+        uploads = [self._done[rank] for rank in others if rank in self._done]
+        return uploads if 2 * len(uploads) >= len(others) else []
 
     def _note(self, node: str, step: int, slow: SlowLink | None) -> None:
         """Of a node's ranks the slowest counts: some have little to upload."""

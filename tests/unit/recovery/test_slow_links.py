@@ -159,3 +159,41 @@ def test_it_is_switched_off_by_null() -> None:
     for _ in range(3):
         saves.save(1, 1, 50, 1)
     assert saves.found == []
+
+
+def test_a_small_share_that_takes_a_request_and_that_no_save_waits_for_names_nobody() -> None:
+    rates = UploadRates(0.25)
+    for step in range(1, 4):
+        for rank, (num_bytes, took_s) in enumerate(
+            [(1000, 5.0), (10**9, 12.0), (10**9, 13.0), (10**9, 11.0)]
+        ):
+            upload = Upload(step=step, num_bytes=num_bytes, took_s=took_s, is_done=True)
+            rates.hear(replace(BEAT, rank=rank, node=FOUR[rank], upload=upload))
+        rates.hear(
+            replace(BEAT, upload=Upload(step=step, num_bytes=1000, took_s=5.0, is_done=True), node="a")
+        )
+        assert rates.slowest() is None
+
+
+def test_a_rank_that_was_left_out_of_a_save_keeps_nobody_from_being_named() -> None:
+    """It tells of the one before again and again."""
+    rates = UploadRates(0.25)
+    before = Upload(step=1, num_bytes=10**7, took_s=1.0, is_done=True)
+    for step in (2, 2, 3, 3):
+        for rank, took_s in enumerate((1.0, 1.0, 20.0, 1.0)):
+            upload = Upload(step=step, num_bytes=10**7, took_s=took_s, is_done=True)
+            rates.hear(replace(BEAT, rank=rank, node=FOUR[rank], upload=upload))
+            rates.hear(replace(BEAT, rank=4, node="e", upload=before))
+    slow = rates.slowest()
+    assert slow is not None and slow.node == "c"
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "took_s"), [(0, 0.0), (0, 3.0), (-10, 1.0), (10, float("inf")), (10, float("nan"))]
+)
+def test_what_no_upload_can_be_is_left_out(num_bytes: int, took_s: float) -> None:
+    rates = UploadRates(0.25)
+    for rank, node in enumerate(FOUR):
+        upload = Upload(step=1, num_bytes=num_bytes, took_s=took_s, is_done=True)
+        rates.hear(replace(BEAT, rank=rank, node=node, upload=upload))
+    assert rates.slowest() is None
