@@ -178,8 +178,9 @@ def _parted(history: Sequence[FailedAttempt], mended: Mapping[Pair, float]) -> I
     one after another is left out instead of those.
     """
     nodes = [*dict.fromkeys(node for one in history for node in (*one.all_nodes, *one.nodes))]
+    numbers = {node: number for number, node in enumerate(nodes)}
     ways = _parted_ways(history, mended)
-    return [nodes[number] for number in ends_to_leave((nodes.index(a), nodes.index(b)) for a, b in ways)]
+    return [nodes[number] for number in ends_to_leave((numbers[a], numbers[b]) for a, b in ways)]
 
 
 def _parted_ways(

@@ -450,9 +450,8 @@ def _bring(saved: SavedRun, context: Context, source: _Source, offer: _Offer) ->
     needed = _needed(saved, cut, context.world_size)
     sizes = {share: size for held in offer.held for share, size in held.items()}
     coming = [sizes[share] for share in missing(context.node, source.seats, offer.held, needed)]
-    # Each is compared before it is kept. Without room on one host the next tier is read by all.
-    has_room = not coming or sum(coming) + max(coming) <= source.memory.free_bytes()
-    if not all(gather(has_room, bool)):
+    # Without room on one host the next tier is read by all.
+    if not all(gather(_has_room(source.memory, coming), bool)):
         return
     # After that: if each of very many ranks lacks all shares, they are very many moves.
     if not (plan := moves(source.seats, offer.held, needed)):
@@ -469,6 +468,14 @@ def _bring(saved: SavedRun, context: Context, source: _Source, offer: _Offer) ->
     # Nobody may be in the group any more when it is closed.
     gather(True, bool)
     group.close()
+
+
+def _has_room(memory: MemoryTier, coming: Sequence[int]) -> bool:
+    try:
+        # Each is compared before it is kept.
+        return not coming or sum(coming) + max(coming) <= memory.free_bytes()
+    except OSError:
+        return False
 
 
 def _load(

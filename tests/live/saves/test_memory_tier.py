@@ -120,6 +120,17 @@ def test_a_run_goes_on_from_what_is_left_of_the_hosts_memory(
     assert left == [], "memory is given back at the end"
 
 
+def test_if_one_hosts_memory_can_not_be_read_the_store_is(tmp_path: Path) -> None:
+    wanted = fallen(tmp_path, "fsdp")
+    assert wanted.memory is not None
+    lose(1)(wanted.memory)
+    # Nobody can even ask whether it is there, whoever the test's user is.
+    (wanted.memory / "node-1").symlink_to("x" * 300)
+    story = went_on(tmp_path, wanted)
+    assert (story.start.step, story.start.trail[-1].partition("chosen, ")[2]) == (IN_STORE, STORE)
+    assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))
+
+
 @SOAK
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_fewer_hosts_go_on_from_the_memory_of_all_that_are_left(tmp_path: Path, strategy: Strategy) -> None:
