@@ -149,10 +149,11 @@ class Writer:
             self._carry(save, "memory", memory.exchange, self._copied_finding)
             return
         try:
-            memory.exchange(None)
-        except BaseException:
-            # No save of this rank can tell of it.
-            _log.exception("copies of other hosts' saves could not be kept")
+            self._copied_finding.due(memory.exchange(None))
+        except BaseException as error:
+            # No save of this rank can tell of it. A host may be unable to keep anything, after each step.
+            if self._copied_finding.due(str(error) or type(error).__name__):
+                _log.exception("copies of other hosts' saves could not be kept")
 
     def _work_for_disk(self) -> None:
         while True:

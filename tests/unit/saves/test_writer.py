@@ -500,6 +500,17 @@ def test_slow_copies_hold_up_neither_disk_nor_store_and_no_save_in_memory_begins
     bench.finish()
 
 
+def test_a_host_that_can_keep_no_copies_says_so_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    hosts = Hosts()
+    hosts.problem = SaveFailed("no room for copies")
+    bench = Bench(MemoryStore(), memory=hosts)
+    for _ in range(5):
+        bench.writer.skip_in_memory()
+        bench.finish()
+    assert hosts.exchanged == [None] * 5
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_a_rank_without_a_share_takes_part_in_the_exchange_all_the_same() -> None:
     hosts = Hosts()
     bench = Bench(MemoryStore(), None, hosts)
