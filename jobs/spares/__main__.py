@@ -52,6 +52,8 @@ def _spare(words: list[str]) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server: subprocess.Popen[bytes] | None = None
     deadline = time.monotonic() + _PATIENCE_S
+    # Whoever has taken the name and accepts nobody would never let go.
+    connection.setblocking(False)
     while time.monotonic() < deadline:
         try:
             connection.connect(f"\0{name}")
@@ -59,7 +61,10 @@ def _spare(words: list[str]) -> socket.socket | None:
             # Of several that are started at once, one gets the name; the others end.
             server = server or _start(name, words)
             time.sleep(_LOOK_EVERY_S)
+        except BlockingIOError:
+            time.sleep(_LOOK_EVERY_S)
         else:
+            connection.setblocking(True)
             return connection if user_of(connection) == os.getuid() else None
     return None
 

@@ -48,6 +48,29 @@ signal.signal(signal.SIGTERM, end)
 print(os.getpid(), flush=True)
 time.sleep(600)
 """
+# Its queue is as full as it gets: who comes to it now and waits, waits for ever.
+ACCEPTS_NOBODY = """
+import os, socket, sys, time
+os.setuid(65534)
+def a_socket():
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+listener, waiting = a_socket(), []
+listener.bind(f"\\0{sys.argv[1]}")
+listener.listen(0)
+try:
+    while True:
+        waiting.append(a_socket())
+        waiting[-1].connect(f"\\0{sys.argv[1]}")
+except BlockingIOError:
+    print("full", flush=True)
+time.sleep(600)
+"""
+IMPATIENT = """
+import sys
+from jobs.spares import __main__ as spares
+spares._PATIENCE_S = 0.5
+sys.exit(spares.main(sys.argv[1:]))
+"""
 
 
 class Torchrun:
@@ -208,6 +231,28 @@ def test_another_user_who_has_taken_the_name_gets_nothing(tmp_path: Path) -> Non
         stranger.kill()
         stranger.communicate(timeout=DEADLINE_S)
     assert json.loads(done.stdout)["parent"] == os.getpid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_who_has_taken_the_name_and_accepts_nobody_holds_no_rank_up(tmp_path: Path) -> None:
+    run_id = uuid.uuid4().hex
+    script = tmp_path / "train.py"
+    script.write_text("print('alone', flush=True)", encoding="utf-8")
+    squatter = subprocess.Popen(
+        [sys.executable, "-c", ACCEPTS_NOBODY, name_for(os.getpid(), run_id)], stdout=subprocess.PIPE
+    )
+    try:
+        assert squatter.stdout is not None
+        assert squatter.stdout.readline() == b"full\n"
+        done = subprocess.run(
+            [sys.executable, "-c", IMPATIENT, str(script)], cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TORCHELASTIC_RUN_ID": run_id},
+            timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+    finally:
+        squatter.kill()
+        squatter.communicate(timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout) == (0, "alone\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
