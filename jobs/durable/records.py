@@ -44,7 +44,7 @@ class OwnRecord:
         self._recorder = Recorder(attempt, context.rank, Outbox(store, context.rank), flush_s=_FLUSH_S)
         self._recorder.start()
         if self._is_rank_0:
-            self._recorder.incident(Incident(kind="start", text=f"{context.world_size} ranks"))
+            self._recorder.incident(incidents.started(context.world_size))
 
     def phase(self, name: str) -> None:
         self._recorder.phase(name)

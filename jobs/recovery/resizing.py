@@ -4,7 +4,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jobs.recovery.world_size import Outlook, ResizeWaits, SizedStart, Wait, began, choose, look_for_more
+from jobs.recovery.world_size import (
+    Outlook,
+    ResizeWaits,
+    SizedStart,
+    Wait,
+    began,
+    choose,
+    look_for_more,
+    ranks,
+)
 from jobs.training.task.events import RunEvent
 from jobs.training.task.stop_request import StopRequest
 
@@ -66,7 +75,7 @@ class Resizing:
             if stop_request := self._pause(_ASK_EVERY_S):
                 return stop_request
         if answer.world_size != wanted:
-            self._say(f"goes on with {_ranks(answer.world_size)} instead of {wanted}")
+            self._say(f"goes on with {ranks(answer.world_size)} instead of {wanted}")
         return answer.world_size
 
     def schedule_timeout_s(self, most_s: float) -> float:
@@ -122,7 +131,7 @@ class Resizing:
             patience=self._patience,
         )
         if larger is not None:
-            self._stop_request = StopRequest(aim="move on", why=f"there is room for {_ranks(larger)}")
+            self._stop_request = StopRequest(aim="move on", why=f"there is room for {ranks(larger)}")
 
     def _usable(self, room: int | None) -> int | None:
         if room is None:
@@ -135,9 +144,5 @@ class Resizing:
 
 
 def _waiting(wait: Wait) -> str:
-    room = f"room for {wait.room} of {_ranks(wait.wanted)}"
+    room = f"room for {wait.room} of {ranks(wait.wanted)}"
     return f"{room}: waits up to {wait.for_s:.0f} s for a spare node, then goes on with fewer"
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"

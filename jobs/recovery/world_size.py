@@ -77,12 +77,16 @@ def refusal(smallest: int, largest: int, batch: DividedBatch) -> str | None:
     wrong = next((size for size in (smallest, largest) if not batch.divides(size)), None)
     if wrong is None:
         return None
-    too_many = f"can't be divided among {wrong} ranks with micro-batches of {batch.micro_batch}"
+    too_many = f"can't be divided among {ranks(wrong)} with micro-batches of {batch.micro_batch}"
     if batch.sequences % (wrong * batch.micro_batch):
         would_do = ", ".join(map(str, sizes_between(1, largest, batch)))
         return f"world_size: the {batch.sequences} sequences of a step {too_many}; sizes that do: {would_do}"
     multiple = lcm(smallest, largest) * batch.micro_batch
     return f"eval.samples: {batch.eval_samples} {too_many}; expected a multiple of {multiple}"
+
+
+def ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def choose(

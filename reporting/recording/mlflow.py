@@ -27,6 +27,8 @@ _MOST_METRICS = 1_000
 # Limits what waits for a server that is away: ten requests.
 _MOST_WAITING = 10_000
 _MOST_SAID = 200
+# What MLflow calls the way in which an attempt ended. The next attempt, if there is one, sets RUNNING again.
+_STATUS = {"end": "FINISHED", "failure": "FAILED", "stop": "KILLED", "interruption": "KILLED"}
 
 
 class MlflowError(Exception):
@@ -86,9 +88,13 @@ class Mlflow:
         self._scalars = Scalars()
         self._waiting: list[Scalar] = []
         self._run: tuple[Tracking, str] | None = None
+        self._end: dict[str, Any] = {}
 
     def __call__(self, window: RecordedWindow) -> None:
         self._waiting = [*self._waiting, *self._scalars.of(window)][-_MOST_WAITING:]
+        for incident in window.of("incidents"):
+            if status := _STATUS.get(incident["kind"]):
+                self._end = {"status": status, "end_time": int(incident["happened_s"] * 1000)}
         if self._run is None:
             tracking = Tracking()
             self._run = (tracking, _begin(tracking, self._experiment, window.attempt))
@@ -97,8 +103,8 @@ class Mlflow:
             sent = self._waiting[:_MOST_METRICS]
             tracking.post("runs/log-batch", run_id=run_id, metrics=_metrics(sent))
             self._waiting = self._waiting[len(sent) :]
-        if window.is_last:
-            tracking.post("runs/update", run_id=run_id, status="FINISHED")
+        if window.is_last and self._end:
+            tracking.post("runs/update", run_id=run_id, **self._end)
 
 
 def _begin(tracking: Tracking, experiment: str, attempt: RecordedAttempt) -> str:

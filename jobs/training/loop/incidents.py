@@ -6,6 +6,10 @@ from reporting.recording.attempts import Incident
 from reporting.results.redaction import without_credentials
 
 
+def started(num_ranks: int, how: str = "") -> Incident:
+    return Incident(kind="start", text=f"{num_ranks} {'rank' if num_ranks == 1 else 'ranks'}{how}")
+
+
 def restored(start: ResumePoint, seconds: float) -> Incident:
     return Incident(
         kind="restore",

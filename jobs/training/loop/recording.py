@@ -74,8 +74,7 @@ class AttemptRecord:
     def begin(self, how: str) -> None:
         """``how`` says what is worth knowing of how this attempt computes."""
         if self._is_rank_0:
-            size = self._task.recipe.world_size
-            self._recorder.incident(Incident(kind="start", text=f"{size} ranks{how}"))
+            self._recorder.incident(incidents.started(self._task.recipe.world_size, how))
 
     def trains_on(self, num_tokens: int) -> None:
         """Says how many tokens this rank learns in the step that has begun, where that is not all of them."""

@@ -17,6 +17,7 @@ from checkpointing.log.history import Finish
 from checkpointing.log.trust import slot_name
 from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.local import LocalStore
+from jobs.training.loop import incidents
 from reporting.long_runs.summarising import long_runs, write_steps
 from reporting.long_runs.summary import LongRun
 from reporting.recording.attempts import RecordedAttempt
@@ -66,6 +67,10 @@ def a_window(steps: range, *, start: int, term: int = 1, is_last: bool = True) -
         start_step=start,
     )
     return RecordedWindow(attempt=of, rows={"steps": rows}, is_last=is_last)
+
+
+def test_the_start_of_an_attempt_counts_one_rank_in_the_singular() -> None:
+    assert [incidents.started(num).text for num in (1, 2)] == ["1 rank", "2 ranks"]
 
 
 def test_tensorboard_shows_each_step_as_it_was_done_last(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Server(ThreadingHTTPServer):
                     self.runs[asked["run_id"]][name] += asked.get(name, [])
                 return {}
             case "runs/update":
-                self.runs[asked["run_id"]]["status"] = asked["status"]
+                self.runs[asked["run_id"]].update(status=asked["status"], end_time=asked.get("end_time"))
                 return {"run_info": {}}
         raise AssertionError(path)
 
@@ -101,7 +101,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def window(*steps: int, is_last: bool = False, term: int = 1) -> RecordedWindow:
+def window(*steps: int, is_last: bool = False, term: int = 1, end: str | None = None) -> RecordedWindow:
     rows = [
         {
             "step": step, "ended_s": NOON_S + step, "step_s": 1.0, "loss": 2.0, "val_loss": None,
@@ -109,7 +109,10 @@ def window(*steps: int, is_last: bool = False, term: int = 1) -> RecordedWindow:
         }
         for step in steps
     ]  # fmt: skip
-    return RecordedWindow(attempt=attempt(term=term), rows={"steps": rows}, is_last=is_last)
+    incidents = [{"kind": "save", "place": "disk"}, {"kind": end, "happened_s": NOON_S + 9}] if end else []
+    return RecordedWindow(
+        attempt=attempt(term=term), rows={"steps": rows, "incidents": incidents}, is_last=is_last
+    )
 
 
 def losses(server: Server, run_id: str = "id0") -> list[int]:
@@ -119,7 +122,7 @@ def losses(server: Server, run_id: str = "id0") -> list[int]:
 def test_all_attempts_of_a_run_are_one_run_there(server: Server) -> None:
     Mlflow(experiment="big")(window(1, 2, is_last=False))
     again = Mlflow(experiment="big")
-    again(window(2, 3, is_last=True, term=2))
+    again(window(2, 3, is_last=True, term=2, end="end"))
     assert list(server.experiments) == ["big"]
     assert list(server.runs) == ["id0"]
     assert losses(server) == [1, 2, 2, 3]
@@ -129,6 +132,24 @@ def test_all_attempts_of_a_run_are_one_run_there(server: Server) -> None:
     assert {"key": "train/loss", "value": 2.0, "timestamp": int((NOON_S + 1) * 1000), "step": 1} in run[
         "metrics"
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("end", "FINISHED"), ("stop", "KILLED"), ("interruption", "KILLED"), ("failure", "FAILED")],
+)
+def test_how_an_attempt_ended_and_when_is_seen_there_until_the_next_one_begins(
+    server: Server, end: str, status: str
+) -> None:
+    sink = Mlflow(experiment="big")
+    sink(window(1, end=end))
+    run = server.runs["id0"]
+    assert run["status"] == "RUNNING"
+    # As a recorder does: what is left goes in one window, and the last one is empty.
+    sink(window(is_last=True))
+    assert (run["status"], run["end_time"]) == (status, int((NOON_S + 9) * 1000))
+    Mlflow(experiment="big")(window(2, term=2))
+    assert run["status"] == "RUNNING"
 
 
 def test_a_long_window_goes_in_pieces_that_the_server_takes(server: Server) -> None:
