@@ -104,7 +104,7 @@ def _measure(memory: str, folder: str, num_layers: int) -> dict[str, list[float]
                 cut, part = next(share for share in there if share[1].rank == 1)
                 bring(group, Held(tier=tier, cut=cut, part=part), to=1)
             else:
-                assert receive(group, {0: 1}, tier) == []
+                assert receive(group, {0: 1}, tier, most_bytes=plan_of_file.num_bytes) == []
                 _load(save, landing, tier.place(name))
 
         timed("copied_s", in_both)

@@ -110,12 +110,12 @@ def bring(group: Any, share: Held, *, to: int) -> None:
     _swap(group, share, [to], {}, longest_break_s=0.0)
 
 
-def receive(group: Any, sources: Mapping[int, int], keep_in: MemoryTier) -> list[str]:
+def receive(group: Any, sources: Mapping[int, int], keep_in: MemoryTier, *, most_bytes: int) -> list[str]:
     """Keeps what ``sources`` bring: each rank there brings the share of the rank that it is mapped to.
 
-    Returns what could not be had. Raises if a rank is not reached, or has more than there is room for.
+    Returns what could not be had. Raises if a rank is not reached, or has more than ``most_bytes`` for one.
     """
-    incoming = {rank: _Incoming(share, keep_in.free_bytes()) for rank, share in sources.items()}
+    incoming = {rank: _Incoming(share, most_bytes) for rank, share in sources.items()}
     _swap(group, None, [], incoming, longest_break_s=0.0)
     return _kept(incoming, keep_in)
 

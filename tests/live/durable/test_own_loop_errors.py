@@ -22,7 +22,7 @@ from jobs import durable
 from jobs.commandline.owner import owner_name
 from jobs.durable import lease
 from jobs.spec_schema.stored_spec import store_spec
-from jobs.training.state import restoring
+from jobs.training.state import loading, restoring
 from jobs.training.task.sample_order import FIRST_ORDER, NEWEST_ORDER, sample_at
 
 NAME = "own"
@@ -128,7 +128,7 @@ def test_whatever_ends_the_loading_is_raised_as_it_was(
     def fail(*_: object) -> NoReturn:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(restoring, step, fail)
+    monkeypatch.setattr(loading, step, fail)
     with pytest.raises(ZeroDivisionError, match="by zero"):
         did(tmp_path, nn.Linear(4, 2))
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from jobs.execution.causes import is_echo
 from jobs.training.health.failures import failure_of
-from jobs.training.state import restoring
+from jobs.training.state import loading
 from tests.live.attempts import Wanted, attempt
 from tests.live.ranks import run_ranks
 from tests.live.trainings import recipe_for
@@ -28,7 +28,7 @@ def saves_and_loads_on_a_broken_rank(wanted: Wanted) -> list[str]:
 def _loaded(wanted: Wanted, step: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == 1:
-            patch.setattr(restoring, step, broken)
+            patch.setattr(loading, step, broken)
         try:
             attempt(wanted)
         except Exception as error:

@@ -5,15 +5,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+import torch.distributed as dist
 
 from checkpointing.format.manifest import Manifest
+from checkpointing.saving.memory_tier import MemoryTier
+from jobs.training.state import bringing
 from jobs.training.task.job import Strategy
 from tests.live.attempts import Story, Wanted, attempt, attempt_each, digests_of, newest_manifest
 from tests.live.ranks import RankFailed, run_ranks
 from tests.live.trainings import recipe_for
+from tests.unit.other_user import NOBODY, needs_root
 
 # All fall at the sixth step, of which the store has no more than the fourth.
 WHOLE, FALL, IN_STORE = 8, 6, 4
@@ -31,12 +35,13 @@ def lose(*nodes: int) -> Loss:
     return lose_them
 
 
-def damage(node: int, share: int) -> Loss:
+def damage(share: int, *nodes: int) -> Loss:
     def flip(memory: Path) -> None:
-        for path in (memory / f"node-{node}").rglob(f"*/rank-{share:05}.safetensors"):
-            data = bytearray(path.read_bytes())
-            data[-1] ^= 1
-            path.write_bytes(data)
+        for node in nodes:
+            for path in (memory / f"node-{node}").rglob(f"*/rank-{share:05}.safetensors"):
+                data = bytearray(path.read_bytes())
+                data[-1] ^= 1
+                path.write_bytes(data)
 
     return flip
 
@@ -102,7 +107,9 @@ ALONE, STORE = "in the hosts' memory alone", "from the store"
         pytest.param("zero1", lose(2), FALL, ALONE, id="a host under zero1", marks=SOAK),
         pytest.param("fsdp", lose(1, 2), IN_STORE, STORE, id="a host and its keeper"),
         pytest.param("ddp", lose(0, 1), IN_STORE, STORE, id="a host and its keeper under ddp", marks=SOAK),
-        pytest.param("fsdp", damage(0, 0), IN_STORE, STORE, id="a flipped bit", marks=SOAK),
+        pytest.param("fsdp", damage(0, 0), FALL, ALONE, id="a flipped bit"),
+        pytest.param("ddp", damage(1, 2), FALL, ALONE, id="a flipped bit of a copy under ddp", marks=SOAK),
+        pytest.param("fsdp", damage(0, 0, 1), IN_STORE, STORE, id="a flipped bit in both copies"),
         pytest.param("fsdp", resize(2, 1, 0), IN_STORE, STORE, id="an empty copy"),
         pytest.param("fsdp", resize(2, 1, 2**38), IN_STORE, STORE, id="a huge copy", marks=SOAK),
     ],
@@ -131,6 +138,55 @@ def test_if_one_hosts_memory_can_not_be_read_the_store_is(tmp_path: Path) -> Non
     assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))
 
 
+def went_on_but_nothing_came(wanted: Wanted) -> Story:
+    """Runs on a rank. What a host can't keep must not be sent to it."""
+
+    def never(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a share was sent")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bringing, "receive", never)
+        return attempt(wanted)
+
+
+@needs_root
+def test_a_host_whose_memory_is_not_read_is_brought_nothing(tmp_path: Path) -> None:
+    wanted = fallen(tmp_path, "fsdp")
+    assert wanted.memory is not None
+    lose(1)(wanted.memory)
+    planted = wanted.memory / f"node-1/longhaul-{os.geteuid()}"
+    planted.mkdir(parents=True)
+    # Its room can be told, but nothing there is read or written.
+    os.chown(planted, NOBODY, NOBODY)
+    story = run_ranks(went_on_but_nothing_came, wanted, num_ranks=NUM_RANKS, tmp_path=tmp_path)[0]
+    assert (story.start.step, story.start.trail[-1].partition("chosen, ")[2]) == (IN_STORE, STORE)
+
+
+def went_on_but_room_is_not_told_twice(wanted: Wanted) -> Story:
+    """Runs on a rank: once it has said that there is room, its machine does not say so again."""
+    free_bytes, num_asked = MemoryTier.free_bytes, 0
+
+    def once(tier: MemoryTier) -> int:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 2 and dist.get_rank() == 1:
+            raise OSError("its room can't be told")
+        return free_bytes(tier)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryTier, "free_bytes", once)
+        return attempt(wanted)
+
+
+def test_a_host_that_has_said_that_there_is_room_is_not_asked_again(tmp_path: Path) -> None:
+    """Where it could not say so, the other ranks would have waited for it."""
+    wanted = fallen(tmp_path, "fsdp")
+    assert wanted.memory is not None
+    lose(1)(wanted.memory)
+    story = run_ranks(went_on_but_room_is_not_told_twice, wanted, num_ranks=NUM_RANKS, tmp_path=tmp_path)[0]
+    assert (story.start.step, story.start.trail[-1].partition("chosen, ")[2]) == (FALL, ALONE)
+
+
 @SOAK
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_fewer_hosts_go_on_from_the_memory_of_all_that_are_left(tmp_path: Path, strategy: Strategy) -> None:
@@ -146,7 +202,7 @@ def test_fewer_hosts_go_on_from_the_memory_of_all_that_are_left(tmp_path: Path, 
 def test_a_damaged_copy_of_what_the_store_has_too_is_read_from_there(tmp_path: Path) -> None:
     """Chunk by chunk: only what is damaged comes from the store."""
     wanted = fallen(tmp_path, "fsdp", falls_at=IN_BOTH, every_steps=IN_BOTH)
-    damage(0, 0)(wanted.memory)
+    damage(0, 0, 1)(wanted.memory)
     story = went_on(tmp_path, wanted)
     assert story.start.step == IN_BOTH
     assert story.start.trail[-1].endswith("from the hosts' memory")
