@@ -12,6 +12,7 @@ after a ``Conflict`` the object may be the caller's own or missing; ``retrying``
 """
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
     GenericError,
+    InvalidPathError,
     PreconditionError,
     UnauthenticatedError,
 )
@@ -63,6 +65,9 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 _SIDE = ".tmp-"
 _PAGE = 1000  # names per request: the servers' maximum
+_PATH = re.compile(r'Path "(.*?)": ', re.DOTALL)
+# Of a whole store. A server's listing may have no end.
+MOST_LISTED = 1_000_000
 _MAX_PARTS = 9_000  # S3 takes 10,000 parts
 _PAGE_BYTES = 400 * _PAGE
 _SMALL_BYTES = 64 << 10  # which any link that carries a run moves at once
@@ -179,10 +184,10 @@ class ObjectStore:
                 yield entry["path"]
 
     def contents(self) -> Iterator[str]:
-        yield from (entry["path"] for entry in self._entries(""))
+        yield from (entry["path"] for entry in self._all_entries())
 
     def look_at_all(self) -> dict[str, Look]:
-        return {entry["path"]: (entry["size"], _quoted(entry["e_tag"])) for entry in self._entries("")}
+        return {entry["path"]: (entry["size"], _quoted(entry["e_tag"])) for entry in self._all_entries()}
 
     def delete(self, name: str) -> None:
         with self._as_store_errors(check_name(name), is_write=True):
@@ -303,6 +308,14 @@ class ObjectStore:
             while page := self._next_page(pages):
                 yield from page
 
+    def _all_entries(self) -> Iterator["ObjectMeta"]:
+        for number, entry in enumerate(self._entries("")):
+            if number == MOST_LISTED:
+                raise StoreError(
+                    f"store: {self.url} lists more than {MOST_LISTED:,} objects; name a folder with fewer"
+                )
+            yield entry
+
     def _next_page(self, pages: Iterator[Sequence["ObjectMeta"]]) -> Sequence["ObjectMeta"]:
         """A listing that stands still can't be asked for its page again, so its caller begins it anew."""
         progress = self._progress(self._quiet_s(_PAGE_BYTES, left_s=self._pace.stall_s))
@@ -368,6 +381,12 @@ class ObjectStore:
             answer = read_answer(str(error))
             raise refusal(
                 answer if answer.status else ServerAnswer(code=NO_KEYS), place=place, is_write=is_write
+            ) from None
+        except InvalidPathError as error:
+            found = _PATH.search(str(error))
+            raise StoreError(
+                f"{place}: lists {found[1] if found else 'a name'!r:.80}, which nobody can name (.., // or "
+                "control characters); rename that object, or choose another place"
             ) from None
         except (BaseError, FileNotFoundError) as error:
             raise refusal(read_answer(str(error)), place=place, is_write=is_write) from None

@@ -99,6 +99,9 @@ def read_recipe(
             raise InputError(f"--end-token {end_token}: bytes have an end of their own; leave it out")
         return TokenizerRecipe(name=name)
     path = Path(name)
+    if not path.name.isprintable():
+        # It stands in the index, which is refused with such a name.
+        raise InputError(f"--tokenizer {name!r}: has control characters in its name; rename the file")
     try:
         content = read_named(path, _MOST_BYTES)
     except OSError as error:

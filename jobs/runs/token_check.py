@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -37,6 +38,8 @@ from jobs.training.task.windows import Windows, cut_into_windows, rows_of
 
 Data = Tokens | Mixture
 _NUM_READERS = 16
+# A folder of Parquet files is listed, and a listing may have no end.
+MOST_FILES = 1_000_000
 # Two tokenizers' digests do not share a prefix of this length by chance.
 _SHORTEST_DIGEST = 12
 
@@ -252,7 +255,12 @@ def index_at(path: str, key: str) -> tuple[Store, TokenIndex]:
 
 def _is_folder(store: Store) -> bool:
     """Whether there is such a folder. A bucket has folders as far as something lies below."""
-    return store.root.is_dir() if isinstance(store, LocalStore) else any(store.contents())
+    if not isinstance(store, LocalStore):
+        return any(store.contents())
+    try:
+        return store.root.is_dir()
+    except OSError:
+        return False  # Its name is too long for a folder's.
 
 
 def _index_of_file(store: Store, name: str) -> TokenIndex:
@@ -271,6 +279,8 @@ def _index_of_file(store: Store, name: str) -> TokenIndex:
 
 def _opened(path: str, key: str) -> Store:
     """Raises ``SpecError`` if ``path`` is no address. It is repeated if no password may be in it."""
+    if not path.isprintable():
+        raise SpecError([f"{key}: {path!r:.80} has control characters; give another path"])
     try:
         return open_store(path, base=store_base())
     except StoreError as error:
@@ -369,11 +379,14 @@ def _check_raw(index: TokenIndex, where: str) -> None:
 
 def _index_of_parquet(store: Store) -> TokenIndex:
     """The index of Parquet files of ids that other tools made, in the order of their names."""
-    names = sorted(name for name in store.contents() if _is_parquet(name))
+    listed = list(islice(store.contents(), MOST_FILES + 1))
+    if len(listed) > MOST_FILES:
+        raise DataError(f"data: {store.url}: has more than {MOST_FILES:,} files; expected a folder of tokens")
+    names = sorted(name for name in listed if _is_parquet(name))
     if strange := [name for name in names if not (is_name(name) and name.endswith(PARQUET))]:
         raise DataError(
-            f"data: {store.url}/{strange[0]}: expected letters, digits and ._+=@- in its name and {PARQUET} "
-            "at its end; rename it, or move it elsewhere"
+            f"data: {store.url}/{strange[0]!r:.80}: expected letters, digits and ._+=@- in its name and "
+            f"{PARQUET} at its end; rename it, or move it elsewhere"
         )
     if not names:
         raise DataError(

@@ -16,6 +16,7 @@ WILD = "*?["
 _URL = re.compile(r"(file:///|[^/]+://[^/]*)/?(.*)", re.DOTALL)
 # How many objects are looked at side by side.
 _AT_ONCE = 16
+_MOST_SHOWN = 1_000
 # Somebody waits for the answer, and an address may be wrong.
 _SHORT = RetryLimits(budget_s=30, is_from_start=True)
 
@@ -52,8 +53,10 @@ def find_objects(url: str) -> list[StoredObject | StoredFolder]:
 
 
 def name_refusal(url: object) -> InputError:
+    # A listing may have a name of any length.
+    shown = str(url) if len(str(url)) < _MOST_SHOWN else f"{str(url)[:_MOST_SHOWN]}..."
     return InputError(
-        f"{url}: a name with other characters than letters, digits and ._+=@- is not read from a store; "
+        f"{shown}: a name with other characters than letters, digits and ._+=@- is not read from a store; "
         "rename the object, or copy it to this machine"
     )
 

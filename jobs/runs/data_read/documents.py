@@ -59,7 +59,10 @@ def read_documents(place: Place, most_documents: float = math.inf) -> DocumentFa
     """
     width, is_chat = DTYPE_BYTES[place.index.dtype], place.index.chat is not None
     found = _Found(width, _is_cut(place), most_documents)
-    end = b"" if place.end_id is None else place.end_id.to_bytes(width, "little")
+    end_id = place.end_id or 0
+    if end_id >> 8 * width:
+        raise DataError(f"the id {end_id:,}, which ends a document, is beyond {place.index.dtype}")
+    end = end_id.to_bytes(width, "little")
     for part in _told(place, parts_of(place), width):
         if is_chat:
             _add_conversations(found, part)

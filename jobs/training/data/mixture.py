@@ -144,8 +144,8 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
     smallest = tuple(one // gcd(*whole) for one in whole)
     if sum(smallest) > MOST_IN_TURN:
         raise ValueError(
-            f"weights in whole numbers are {', '.join(f'{one:,}' for one in smallest[:4])}, together "
-            f"{sum(smallest):,}, expected at most {MOST_IN_TURN:,}; round them"
+            f"weights {', '.join(f'{float(one):g}' for one in weights[:4])} in whole numbers are together "
+            f"more than {MOST_IN_TURN:,}; round them"
         )
     return smallest
 

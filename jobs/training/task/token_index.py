@@ -38,6 +38,10 @@ ID_MASK = BEGINS - 1
 # A million shards have half of the bytes, and nine keys and values each.
 MOST_INDEX_BYTES, _MOST_INDEX_VALUES = 256 << 20, 10_000_000
 _SHARE = re.compile("[0-9]{1,15}/[1-9][0-9]{0,15}")
+# Of all tokens together, so that each number fits whatever counts with it.
+_MOST_COUNT = 2**63
+# The name of a tokenizer is that of a file.
+_MOST_CHARS = 255
 
 # Errors that a value of the wrong type raises where it is first used.
 _NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
@@ -178,7 +182,7 @@ def from_json(data: bytes, where: str) -> TokenIndex:
         version = body.get("format")
         if version not in (_FORMAT, _CHAT_FORMAT):
             raise DataError(
-                f"{where}: its format is {version!r}, expected {_FORMAT!r} or {_CHAT_FORMAT!r}; "
+                f"{where}: its format is {version!r:.60}, expected {_FORMAT!r} or {_CHAT_FORMAT!r}; "
                 "pack the data again"
             )
         index = TokenIndex(
@@ -198,14 +202,15 @@ def from_json(data: bytes, where: str) -> TokenIndex:
 
 
 def _text_of(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    """Bounded, since it repeats what stands there."""
+    return (f"{error} is missing" if isinstance(error, KeyError) else str(error))[:_MOST_CHARS]
 
 
 def _dtype(value: object) -> TokenDtype:
     for known in DTYPE_BYTES:
         if value == known:
             return known
-    raise ValueError(f"its dtype is {value!r}, expected {' or '.join(DTYPE_BYTES)}")
+    raise ValueError(f"its dtype is {value!r:.60}, expected {' or '.join(DTYPE_BYTES)}")
 
 
 def _shard(body: Mapping[str, Any]) -> TokenShard:
@@ -216,13 +221,13 @@ def _shard(body: Mapping[str, Any]) -> TokenShard:
         largest_id=body.get("largest_id"),
     )
     if not isinstance(shard.name, str) or not is_name(shard.name):
-        raise ValueError(f"{shard.name!r} is not the name of a file below it")
+        raise ValueError(f"{shard.name!r:.80} is not the name of a file below it")
     if not _is_count(shard.num_tokens):
         raise ValueError(f"{shard.name} has {shard.num_tokens!r} tokens")
     if shard.largest_id is not None and not _is_count(shard.largest_id):
         raise ValueError(f"{shard.name}'s largest id is {shard.largest_id!r}")
-    if not isinstance(shard.sha256, str | None):
-        raise ValueError(f"{shard.name}'s sha256 is {shard.sha256!r}")
+    if shard.sha256 is not None and not _is_line(shard.sha256):
+        raise ValueError(f"{shard.name}'s sha256 is {shard.sha256!r:.80}")
     return shard
 
 
@@ -230,6 +235,8 @@ def _check_whole(index: TokenIndex, num_tokens: object) -> None:
     counts = Counter(shard.name for shard in index.shards)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"{repeated[0]} is there twice")
+    if not _is_count(index.num_tokens):
+        raise ValueError(f"its shards have more than {_MOST_COUNT:,} tokens together")
     if num_tokens is not None and num_tokens != index.num_tokens:
         raise ValueError(f"its shards have {index.num_tokens} tokens together, but it says {num_tokens!r}")
     if index.chat:
@@ -239,6 +246,8 @@ def _check_whole(index: TokenIndex, num_tokens: object) -> None:
 def _check_rows(index: TokenIndex, chat: Chat) -> None:
     if index.dtype != "uint32":
         raise ValueError(f"its dtype is {index.dtype!r}, expected 'uint32' of chat data")
+    if chat.num_trained > index.num_tokens:
+        raise ValueError(f"it is trained on {chat.num_trained:,} of its {index.num_tokens:,} tokens")
     for shard in index.shards:
         if shard.num_tokens % chat.seq_len:
             raise ValueError(f"{shard.name} has {shard.num_tokens} tokens, not whole rows of {chat.seq_len}")
@@ -248,7 +257,7 @@ def _chat(body: Mapping[str, Any]) -> Chat:
     chat = Chat(seq_len=body["seq_len"], num_trained=body["num_trained"], template=body["template"])
     if not _is_count(chat.seq_len) or chat.seq_len < 1 or not _is_count(chat.num_trained):
         raise ValueError(f"its chat is {dict(body)}")
-    if not isinstance(chat.template, str):
+    if not _is_line(chat.template):
         raise ValueError(f"the digest of its template is {chat.template!r}")
     return chat
 
@@ -273,9 +282,9 @@ def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
     vocabulary = Vocabulary(
         tokenizer=body["tokenizer"], digest=body["digest"], size=body["size"], end_id=body.get("end_id")
     )
-    if not _is_count(vocabulary.size) or not isinstance(vocabulary.tokenizer, str):
+    if not _is_count(vocabulary.size) or not _is_line(vocabulary.tokenizer):
         raise ValueError(f"its vocabulary is {dict(body)}")
-    if not isinstance(vocabulary.digest, str):
+    if not _is_line(vocabulary.digest):
         raise ValueError(f"the digest of its tokenizer is {vocabulary.digest!r}")
     if vocabulary.end_id is not None and not (
         _is_count(vocabulary.end_id) and vocabulary.end_id < vocabulary.size
@@ -285,4 +294,11 @@ def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_COUNT
+
+
+def _is_line(value: object) -> bool:
+    """Whether it is a short text that people may be shown: no other line, and nothing that steers a
+    terminal.
+    """
+    return isinstance(value, str) and len(value) <= _MOST_CHARS and value.isprintable()

@@ -2,14 +2,17 @@
 
 import gzip
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import boto3
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from checkpointing.stores import objects as object_stores
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.objects import ObjectStore
@@ -163,3 +166,36 @@ def test_a_bucket_or_an_object_that_is_not_there_ends_packing_in_one_line(
     assert told.startswith(f"longhaul pack: {url}") and told.count("\n") == 1
     assert main(["pack", f"{bucket}/none/*.txt", "--out", str(tmp_path / "tokens")]) == 2
     assert capsys.readouterr().err.startswith(f"longhaul pack: {bucket}/none/*.txt: fits no file")
+
+
+@pytest.mark.parametrize("key", ["x/../../a.parquet", "x//a.parquet", "x/\x1b[2J.parquet"])
+def test_an_object_that_no_client_can_name_is_told_at_once(
+    key: str, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if bucket.startswith("az"):
+        pytest.skip("boto3 speaks to S3 alone")
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    client.put_object(Bucket=BUCKET, Key=f"strange/{key}", Body=b"x")
+    try:
+        for command in (["data"], ["pack", "--out", str(tmp_path / "out")]):
+            assert main([*command, f"{bucket}/strange"]) == 2
+            [line] = capsys.readouterr().err.splitlines()
+            assert "which nobody can name" in line and line.isprintable()
+    finally:
+        client.delete_object(Bucket=BUCKET, Key=f"strange/{key}")
+
+
+def test_a_listing_without_an_end_is_refused(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(f"{bucket}/endless")
+    for number in range(4):
+        store.put(f"{number}.parquet", b"x")
+    monkeypatch.setattr(object_stores, "MOST_LISTED", 3)
+    for words in (
+        ["data", f"{bucket}/endless"],
+        ["pack", f"{bucket}/endless", "--out", str(tmp_path / "out")],
+    ):
+        assert main(words) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "lists more than 3 objects" in line

@@ -1,6 +1,7 @@
 """``longhaul data``: what a place of tokens and a spec hold, and whether the bytes are those of the index."""
 
 import hashlib
+import itertools
 import json
 import struct
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from checkpointing.stores.local import LocalStore
 from jobs.cli.__main__ import main
 from jobs.dataset import command, verifying
 from jobs.dataset.facts import RunFacts, step_facts
+from jobs.runs import token_check
 from jobs.spec_schema.run_spec import RunSpec
 from tests.unit.printed import checked
 
@@ -319,6 +322,9 @@ def test_of_synthetic_samples_there_are_no_bytes(place: Path, capsys: pytest.Cap
         (["elsewhere"], "index.json is not there, nor Parquet files of ids"),
         (["nowhere.yaml"], "nowhere.yaml"),
         (["tokens", "--step", "1"], "--set and --step belong to a spec"),
+        (["a\nb"], "'a\\nb' has control characters"),
+        (["a\0b"], "'a\\x00b' has control characters"),
+        (["y" * 300 + ".bin"], "expected letters, digits and ._+=@- in its name"),
         (["r.yaml", "--step", "51"], "--step 51: the run has 50 steps"),
         (["r.yaml", "--set", "data.path=ftp://h/x"], "data.path"),
     ],
@@ -330,6 +336,35 @@ def test_what_is_no_data_ends_with_2_and_one_line(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert said in printed.err and len(printed.err.splitlines()) == 1
+
+
+def test_an_end_that_no_id_can_be_is_said_and_hides_nothing_else(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.loads((place / "index.json").read_text(encoding="utf-8"))
+    body["vocabulary"] |= {"size": 10**6, "end_id": 2**16}
+    (place / "index.json").write_text(json.dumps(body), encoding="utf-8")
+    tokens = seen(capsys, "tokens")["tokens"]
+    assert (tokens["num_tokens"], tokens["documents"]) == (3000, None)
+    assert tokens["unread"] == "the id 65,536, which ends a document, is beyond uint16"
+
+
+def test_files_without_an_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endless = (f"{number}.parquet" for number in itertools.count())
+    monkeypatch.setattr(LocalStore, "contents", lambda _: endless)
+    monkeypatch.setattr(token_check, "MOST_FILES", 5)
+    assert main(["data", str(tmp_path)]) == 2
+    assert "more than 5 files; expected a folder of tokens" in capsys.readouterr().err
+    assert next(endless) == "6.parquet"
+
+
+def test_a_file_s_name_is_shown_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a\nread 7 bytes.parquet").touch()
+    assert main(["data", str(tmp_path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "'a\\nread 7 bytes.parquet': expected letters" in line
 
 
 def test_a_step_of_more_samples_than_anybody_reads_is_refused() -> None:

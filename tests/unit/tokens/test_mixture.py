@@ -101,9 +101,11 @@ def test_weights_are_taken_as_they_are_written(weights: tuple[float, ...], whole
 
 def test_weights_of_too_many_digits_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"are 1, 100,000, together 100,001, expected at most 100,000; round"
+        ValueError, match="weights 1e-05, 1 in whole numbers are together more than 100,000; round them"
     ):
         whole_weights((1e-05, 1))
+    with pytest.raises(ValueError, match=r"^weights 1e[+]308, [-4.0-9e]+ in whole .{,80}$"):
+        whole_weights((1e308, 5e-324))
 
 
 def test_the_orders_of_many_small_sources_are_drawn_once() -> None:

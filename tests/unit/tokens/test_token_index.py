@@ -67,6 +67,12 @@ def test_names_and_numbers_are_enough_for_a_hand_written_index() -> None:
         ({"shards": [{"name": "a.bin"}]}, "'num_tokens' is missing"),
         ({"vocabulary": {"tokenizer": "t", "digest": "d", "size": "big"}}, "its vocabulary is"),
         ({"vocabulary": {"tokenizer": "t", "digest": 1, "size": 9}}, "the digest of its tokenizer is 1"),
+        ({"shards": [{"name": "a.bin", "num_tokens": 2**63}]}, "a.bin has 9223372036854775808 tokens"),
+        ({"shards": [{"name": f"{at}.bin", "num_tokens": 2**62} for at in "ab"]}, "more than .* together"),
+        ({"shards": [{"name": "a.bin", "num_tokens": 7, "sha256": "\x1b[2J"}]}, "a.bin's sha256 is '.x1b"),
+        ({"vocabulary": {"tokenizer": "t\nread 14 bytes", "digest": "d", "size": 9}}, "its vocabulary is"),
+        ({"vocabulary": {"tokenizer": "t" * 256, "digest": "d", "size": 9}}, "its vocabulary is"),
+        ({"vocabulary": {"tokenizer": "t", "digest": "d\n", "size": 9}}, "digest of its tokenizer is 'd.n'"),
         (
             {"vocabulary": {"tokenizer": "t", "digest": "d", "size": 9, "end_id": 9}},
             "the end_id of its .* is 9",
@@ -81,6 +87,27 @@ def test_what_does_not_add_up_is_said(change: dict[str, object], says: str) -> N
     body = {**json.loads(to_json(INDEX)), **change}
     with pytest.raises(DataError, match=r"^here: .*" + says):
         from_json(json.dumps(body).encode(), "here")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "x" * 10**6},
+        {"dtype": "x" * 10**6},
+        {"num_tokens": "x" * 10**6},
+        {"shards": [{"name": "x" * 10**6, "num_tokens": 7}]},
+        {"shards": [{"name": "a.bin", "num_tokens": "x" * 10**6}]},
+        {"shards": [{"name": "a.bin", "num_tokens": 10**4000}]},
+        {"shards": [{"name": "a.bin", "num_tokens": 7, "sha256": "x" * 10**6}]},
+        {"vocabulary": {"tokenizer": "x" * 10**6, "digest": "d", "size": 9}},
+        {"split": {"share": "1/2", "is_held_out": "x" * 10**6}},
+    ],
+)
+def test_what_is_said_of_an_index_is_short_however_much_it_says(change: dict[str, object]) -> None:
+    body = {**json.loads(to_json(INDEX)), **change}
+    with pytest.raises(DataError, match=r"^here: .*") as refused:
+        from_json(json.dumps(body).encode(), "here")
+    assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"7", b"null", b'{"format": "longhaul tokens 1"}'])
@@ -125,6 +152,7 @@ def test_other_rows_are_other_data() -> None:
         ({"chat": {"seq_len": 0, "num_trained": 5, "template": "t"}}, "its chat is"),
         ({"chat": {"seq_len": 4, "num_trained": 5, "template": 3}}, "the digest of its template is 3"),
         ({"chat": {"seq_len": 4}}, "'num_trained' is missing"),
+        ({"chat": {"seq_len": 4, "num_trained": 13, "template": "t"}}, "is trained on 13 of its 12 tokens"),
     ],
 )  # fmt: skip
 def test_an_index_of_conversations_that_can_not_be_is_refused(change: dict[str, object], says: str) -> None:
