@@ -21,7 +21,7 @@ from jobs.dataset.facts import (
     step_facts,
 )
 from jobs.dataset.text import data_text
-from jobs.dataset.verifying import verify
+from jobs.dataset.verifying import verify_all
 from jobs.runs.data_read.documents import Place
 from jobs.runs.data_read.places import documents_of, end_id_of, places_to_read
 from jobs.runs.token_check import find_data, index_at, num_samples
@@ -47,8 +47,6 @@ def _data(args: argparse.Namespace) -> int:
         spec = RunSpec.load(Path(args.what), args.set)
         found = find_data(spec)
         mixture = found if isinstance(found, Mixture) else None
-        if mixture and args.verify:
-            raise SpecError([f"--verify: {args.what} names several sources; verify each place by itself"])
         places = places_to_read(spec, found)
         held_out = found.held_out if found else None
         run = run_facts(spec, num_samples(spec, found), held_out.url if held_out else None)
@@ -58,7 +56,8 @@ def _data(args: argparse.Namespace) -> int:
     else:
         store, index = index_at(args.what, "data")
         places = [Place(store=store, index=index, end_id=end_id_of(index))]
-    verified = verify(places[0].store, places[0].index) if places and args.verify else None
+    names = [f"{one.name}: " for one in mixture.sources] if mixture else [""]
+    verified = verify_all(places, names) if places and args.verify else None
     are_few = sum(place.num_bytes for place in places) <= FEW_BYTES
     tokens = [_facts(args, place, spec, are_few=are_few) for place in places]
     if mixture and run:

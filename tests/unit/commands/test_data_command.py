@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -126,8 +127,26 @@ def test_a_mixture_tells_each_source_and_which_samples_of_it_a_step_reads(
     assert "a: 75.0% of the samples; it has 89, which the run reads 1.69 times\n" in out
     places = zip(step["sources"], step["samples"], strict=True)
     assert f"in epoch 1: {', '.join(f'{source} {number}' for source, number in places)}\n" in out
-    assert main(["data", *words, "--verify"]) == 2
-    assert "names several sources; verify each place by itself" in capsys.readouterr().err
+
+
+def test_the_bytes_of_each_source_of_a_mixture_are_compared(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(place, place.parent / "other")
+    sources = "[{name: a, path: tokens, weight: 3}, {name: b, path: other, weight: 1}]"
+    words = ["r.yaml", "--set", f"data={{kind: tokens, sources: {sources}}}", "--verify"]
+    whole = seen(capsys, *words)["verified"]
+    assert whole == {"num_right": 4, "num_unknown": 0, "num_bytes": 12000, "problems": []}
+    flip(other)
+    found = seen(capsys, *words, expected=1)["verified"]
+    assert found["num_right"] == 3
+    [problem] = found["problems"]
+    assert problem.startswith("b: 1.bin: has the SHA-256 ")
+    flip(place)
+    found = seen(capsys, *words, expected=1)["verified"]
+    assert [problem[:8] for problem in found["problems"]] == ["a: 1.bin", "b: 1.bin"]
+    assert main(["data", *words]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith("2 shards right, 2 wrong")
 
 
 @pytest.fixture
