@@ -7,6 +7,7 @@ this one; it decides which network is used.
 
 import os
 import sys
+import sysconfig
 
 from cluster.local_ray.timeouts import ACROSS_HOSTS, where_unset
 from cluster.signals import become_deaf
@@ -25,8 +26,16 @@ OF_ALL_NODES = (
 )
 
 
+def own_scripts_first(path: str) -> str:
+    """Returns ``path`` with the folder of this Python's ``ray`` before all else. An image that is run by the
+    name of its Python need not have that folder on PATH.
+    """
+    return f"{sysconfig.get_path('scripts')}:{path}"
+
+
 def main(folder: str, peer: str) -> None:
     address = address_towards(peer)
+    os.environ["PATH"] = own_scripts_first(os.environ["PATH"])
     os.environ.update(where_unset(ACROSS_HOSTS, os.environ))
     become_deaf(
         [

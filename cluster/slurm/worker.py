@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster.signals import become_deaf
 from cluster.slurm.addresses import address_towards
-from cluster.slurm.head import OBJECT_STORE_BYTES, OF_ALL_NODES
+from cluster.slurm.head import OBJECT_STORE_BYTES, OF_ALL_NODES, own_scripts_first
 
 _SCRIPT = Path(__file__).resolve().parents[1] / "start_worker.sh"
 _MEBIBYTE = 2**20
@@ -21,6 +21,7 @@ _SHARE_OF_MEMORY = 0.7
 def main(folder: str) -> None:
     head, _, _ = os.environ["LONGHAUL_HEAD"].rpartition(":")
     os.environ["LONGHAUL_TEMP"] = folder
+    os.environ["PATH"] = own_scripts_first(os.environ["PATH"])
     become_deaf(
         [
             "bash",
