@@ -189,16 +189,17 @@ class Host:
         limit = ("tbf", "rate", rate, "burst", "16kb", "latency", "500ms")
         self._switch.run("tc", "qdisc", "replace", "dev", self.name, "root", *limit)
 
-    def send_slowly(self, other: "Host", rate: str) -> None:
-        """So much may go from here to the other host per second, in words of ``tc``; all else is left alone,
+    def send_slowly(self, rate: str, *others: "Host") -> None:
+        """So much may go from here to the other hosts per second, in words of ``tc``; all else is left alone,
         as is what comes from there.
         """
         # What no filter leads to a class is not held back.
         self._own.run("tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb")
         limit = ("htb", "rate", rate, "burst", "16kb")
         self._own.run("tc", "class", "add", "dev", "eth0", "parent", "1:", "classid", "1:1", *limit)
-        goes_there = ("u32", "match", "ip", "dst", other.address, "flowid", "1:1")
-        self._own.run("tc", "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", *goes_there)
+        for other in others:
+            goes_there = ("u32", "match", "ip", "dst", other.address, "flowid", "1:1")
+            self._own.run("tc", "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", *goes_there)
 
     def send_freely(self) -> None:
         """After ``send_slowly``."""

@@ -1,3 +1,4 @@
-"""Alarms about a run: ``rules`` (when) with ``slow_links``, ``notifier`` (who hears of one), ``command`` (the
+"""Alarms about a run: ``rules`` (when) with ``slow_links`` and ``slow_hosts``,
+``notifier`` (who hears of one), ``command`` (the
 alert command).
 """

@@ -13,6 +13,7 @@ from typing import Self
 
 from jobs.alerts.command import Caller, facts_of
 from jobs.alerts.rules import Alarm, Alarms, Ringing
+from jobs.alerts.slow_hosts import LinksTried
 from jobs.execution.causes import Cause
 from jobs.execution.messages import Heartbeat
 from jobs.run_progress.incident_outbox import IncidentOutbox
@@ -70,7 +71,7 @@ class Notifier:
         self._task = task
         self._alarms.begins()
 
-    def hear(self, message: RunEvent | Heartbeat) -> None:
+    def hear(self, message: RunEvent | Heartbeat | LinksTried) -> None:
         self._ring(self._alarms.hear(message, time.monotonic()))
 
     def failed(self, cause: Cause, reason: str) -> None:

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from statistics import mean, median
 from typing import Literal
 
+from jobs.alerts.slow_hosts import LinksTried
 from jobs.alerts.slow_links import UploadRates
 from jobs.execution.messages import Heartbeat
 from jobs.training.task.events import Evaluated, Progress, RunEvent
 from jobs.training.task.spikes import SpikeBound, Spikes
 
 AlarmKind = Literal[
-    "loss not finite", "loss spike", "throughput drop", "straggler", "slow link", "stale checkpoint",
-    "low utilization", "given up",
+    "loss not finite", "loss spike", "throughput drop", "straggler", "slow link", "slow network",
+    "stale checkpoint", "low utilization", "given up",
 ]  # fmt: skip
 AlarmFact = float | int | str
 
@@ -41,7 +42,8 @@ class Bounds:
     * ``throughput_drop``: tokens/s are lower by this share.
     * ``straggler``: a rank is slower than the others by this share.
     * ``stale_checkpoint``: the newest checkpoint is so many times as old as it should get.
-    * ``slow_link``: a host uploads its share of a save at less than this share of the others' rate.
+    * ``slow_link``: a host uploads its share of a save, sends to other hosts or takes from them at less than
+      this share of the others' rate.
     * ``utilization_pct``: a device was busy for less than so many percent of a minute.
 
     The ``metadata`` of a field bound what a spec may say. The order of the fields is that of the stored spec.
@@ -130,7 +132,7 @@ class Alarms:
         found = self._judge("given up", True, False, now, lambda: (text, {}))
         return [found] if found else []
 
-    def hear(self, progress: RunEvent | Heartbeat, now: float) -> list[Alarm]:
+    def hear(self, progress: RunEvent | Heartbeat | LinksTried, now: float) -> list[Alarm]:
         match progress:
             case Progress():
                 self._num_steps += 0 if self._told_s is None else progress.step - self._step
@@ -146,6 +148,8 @@ class Alarms:
                 found = []
             case Heartbeat():
                 found = [self._pace(progress, now), self._load(progress, now), self._link(progress, now)]
+            case LinksTried():
+                found = [self._network(progress, now)]
             case _:
                 found = []
         return [alarm for alarm in found if alarm is not None]
@@ -307,6 +311,17 @@ class Alarms:
             return slow.told(), {"node": slow.node, **rates}
 
         return self._judge("slow link", slow is not None, slow is None, now, say)
+
+    def _network(self, tried: LinksTried, now: float) -> Alarm | None:
+        """Judges whether steps wait for one host's link to the others."""
+        slow = tried.slow
+
+        def say() -> tuple[str, Mapping[str, AlarmFact]]:
+            assert slow is not None
+            rates = {"bytes_per_s": slow.bytes_per_s, "usual_bytes_per_s": slow.usual_bytes_per_s}
+            return slow.told(), {"node": slow.node, **rates}
+
+        return self._judge("slow network", slow is not None, tried.is_clear, now, say)
 
     def _load(self, beat: Heartbeat, now: float) -> Alarm | None:
         bound = self._bounds.utilization_pct

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cluster.inventory import Inventory, WorkerGroup
-from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits, Upcoming
+from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits, Upcoming, WayRate
 from jobs.execution.outcomes import Outcome, StoreAway, Unmendable
 from jobs.training.task.events import RunEvent
 from jobs.training.task.job import Strategy
@@ -102,6 +102,13 @@ class Executor(Protocol):
 
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> Collection[frozenset[str]] | None:
         """The pairs of these nodes that do not reach each other; None if not all of them tell."""
+
+    def way_rates(
+        self, group: WorkerGroup, nodes: Sequence[str], is_wanted: Callable[[], bool]
+    ) -> Sequence[WayRate] | None:
+        """How fast some ways between these nodes are, each node's own among them. Beside an attempt, in
+        another thread. None if that can't be tried, or soon after it ``is_wanted`` no more.
+        """
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
         """Carries out one attempt of a long run, however it ends.

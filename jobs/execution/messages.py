@@ -91,6 +91,15 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WayRate:
+    """How fast bytes went from one host of an attempt to another one."""
+
+    sender: str
+    receiver: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The last event of a run: exactly one for each job of each session, unless interrupted."""
 

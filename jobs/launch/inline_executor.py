@@ -4,7 +4,7 @@ Torch is not imported before there is something to run.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Self
 
@@ -69,6 +69,9 @@ class InlineExecutor:
         return None
 
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> None:
+        return None
+
+    def way_rates(self, group: WorkerGroup, nodes: Sequence[str], is_wanted: Callable[[], bool]) -> None:
         return None
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:

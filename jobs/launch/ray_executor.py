@@ -6,7 +6,7 @@ Ray is not imported before there is something to ask or to run.
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -25,7 +25,7 @@ from cluster.placement import Refused
 from cluster.ray_internals import raylet_socket, variables_of_workers
 from cluster.this_machine import this_machine
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
-from jobs.execution.messages import SessionLimits, Upcoming
+from jobs.execution.messages import SessionLimits, Upcoming, WayRate
 from jobs.execution.outcomes import Cancelled, Failed, LastWord, Outcome, Unmendable, withdrawn
 from jobs.execution.resources import Claim, claim_of
 from jobs.training.task.measurement import Failure
@@ -202,20 +202,48 @@ class RayExecutor:
             return None
 
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> Collection[frozenset[str]] | None:
+        if (names := self._ids(group, nodes)) is None:
+            return None
+        from jobs.launch.ray_train.node_links import all_broken_ways
+
+        ways = all_broken_ways([*names])
+        return (
+            None if ways is None else {frozenset((names[way.node_id], names[way.other_id])) for way in ways}
+        )
+
+    def way_rates(
+        self, group: WorkerGroup, nodes: Sequence[str], is_wanted: Callable[[], bool]
+    ) -> Sequence[WayRate] | None:
+        if (names := self._ids(group, nodes)) is None:
+            return None
+        from jobs.launch.ray_train.link_rates import link_rates
+
+        try:
+            rates = link_rates([*names], is_wanted)
+        except Exception:
+            # Ray's layers raise many types; all of them mean that the cluster does not answer now.
+            return None
+        by_place = [*names.values()]
+        return (
+            None
+            if rates is None
+            else [
+                WayRate(sender=by_place[one], receiver=by_place[other], bytes_per_s=rate)
+                for one, other, rate in rates
+            ]
+        )
+
+    def _ids(self, group: WorkerGroup, nodes: Sequence[str]) -> dict[str, str] | None:
+        """These nodes' names by their ids; None unless all of them are there."""
         try:
             found = self._look(may_be_empty=True).group(group.name)
         except Exception:
             # Ray's layers raise many types; all of them mean that the cluster does not answer now.
             return None
-        from jobs.launch.ray_train.node_links import all_broken_ways
-
         ids = [node.node_id for node in found.nodes] if found else []
         names = dict(zip(ids, node_names(found, ids), strict=True)) if found else {}
-        asked = [node_id for node_id in ids if names[node_id] in nodes]
-        ways = all_broken_ways(asked) if len(asked) == len(nodes) else None
-        return (
-            None if ways is None else {frozenset((names[way.node_id], names[way.other_id])) for way in ways}
-        )
+        asked = {node_id: name for node_id, name in names.items() if name in nodes}
+        return asked if len(asked) == len(nodes) else None
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
         try:

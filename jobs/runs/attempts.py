@@ -38,6 +38,7 @@ from jobs.recovery.resizing import Resizing
 from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
+from jobs.runs.link_looks import LinkLooks
 from jobs.runs.stop_signals import StopSignals
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import RunEvent
@@ -112,10 +113,13 @@ def work(driver: Driver) -> RunEnd | Setback:
         resizing=_resizing(driver, parted, pause),
         parted=parted,
         notifier=notifier,
+        links=LinkLooks(
+            driver.spec.alarms.slow_link, partial(driver.executor.way_rates, driver.group), notifier.hear
+        ),
         clock=clock,
         keeps_spares=driver.keeps_spares(),
     )
-    with outbox, notifier:
+    with outbox, notifier, attempts.links:
         end = recovery.work(attempts.attempt)
         if isinstance(end, GivenUp):
             notifier.given_up(f"{end.why}: {end.cause}")
@@ -168,6 +172,7 @@ class _Attempts:
     resizing: Resizing
     parted: PartedNodes
     notifier: Notifier
+    links: LinkLooks
     clock: Callable[[], float]
     keeps_spares: bool
     ended_by: Cause | None = None
@@ -212,6 +217,7 @@ class _Attempts:
         self.ended_by = None
         self._report_surplus()
         self.notifier.begins(task)
+        self.links.begins(world_size)
         self.driver.gauges.begins(task.recipe, time.monotonic())
         self.driver.stop_signals.began(task.term)
         return task
@@ -245,6 +251,7 @@ class _Attempts:
     def _handle(self, message: RunEvent | Heartbeat) -> None:
         self.notifier.hear(message)
         if isinstance(message, Heartbeat):
+            self.links.hear(message)
             self.driver.gauges.hear(message, time.monotonic())
         else:
             self.resizing.hear(message)

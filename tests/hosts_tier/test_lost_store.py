@@ -99,7 +99,7 @@ def test_a_host_whose_link_to_the_store_is_slow_is_named_and_one_whose_link_is_m
     training.wait_for_step(5 * MORE, START_S)
     assert "slow link" not in training.log(), training.says()
     slow, _ = cluster.workers
-    slow.send_slowly(host, "4mbit")
+    slow.send_slowly("4mbit", host)
     named = f"r: alarm: slow link: {slow.address} uploads at "
     training.wait_until(lambda: named in training.log(), RECOVERY_S, "the slow host's name")
     slow.send_freely()

@@ -1,0 +1,70 @@
+"""How fast bytes come from another host: what is counted, and whom nobody listens to."""
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from jobs.launch.ray_train.link_end import TOKEN_BYTES, LinkEnd
+from tests.hosts import wait_until
+
+HERE = "127.0.0.1"
+TOKEN = bytes(range(TOKEN_BYTES))
+
+
+def end(token: bytes = TOKEN) -> LinkEnd:
+    return LinkEnd(HERE, [HERE], token)
+
+
+def place(of: LinkEnd) -> tuple[str, int]:
+    return HERE, of.port()
+
+
+def test_what_a_host_sends_is_counted_under_its_number_and_takes_a_moment() -> None:
+    one, other = end(), end()
+    for number in (7, 3):
+        one.send(place(other), number)
+    wait_until(lambda: len(other.received()) == 2, 10, "both figures")
+    assert other.received().keys() == {7, 3}
+    assert min(other.received().values()) > 0
+    assert one.received() == {}
+
+
+def test_a_sender_that_is_held_back_has_its_own_rate() -> None:
+    other = end()
+    with socket.create_connection(place(other)) as way:
+        way.sendall(TOKEN + (5).to_bytes(4, "big"))
+        until = time.monotonic() + 0.2
+        while time.monotonic() < until:
+            way.sendall(bytes(1000))
+            time.sleep(0.01)
+        wait_until(lambda: bool(other.received()), 10, "the figure")
+    # At most what was sent in a fifth of a second, counted over a quarter.
+    assert 0 < other.received()[5] <= 21 * 1000 / 0.25
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param(lambda way: way.sendall(bytes(TOKEN_BYTES) + bytes(2**16)), id="another token"),
+        pytest.param(lambda way: way.sendall(TOKEN[:5]), id="half a token"),
+        pytest.param(lambda way: None, id="nothing"),
+        pytest.param(lambda way: way.sendall(TOKEN + bytes(4)), id="goes before anything is counted"),
+    ],
+)
+def test_who_does_not_belong_there_has_no_figure_and_keeps_nobody_else_from_one(
+    says: Callable[[socket.socket], None],
+) -> None:
+    other = end()
+    with socket.create_connection(place(other)) as stranger:
+        says(stranger)
+    end().send(place(other), 1)
+    wait_until(lambda: 1 in other.received(), 10, "the figure")
+    assert other.received().keys() == {1}
+
+
+def test_an_end_that_is_not_there_costs_nothing_and_raises_nothing() -> None:
+    with socket.create_server((HERE, 0)) as gone:
+        missing = gone.getsockname()
+    end().send(missing, 1)
