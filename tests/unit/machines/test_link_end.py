@@ -7,10 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from jobs.launch.ray_train.link_end import TOKEN_BYTES, LinkEnd
-from tests.hosts import wait_until
 
 HERE = "127.0.0.1"
 TOKEN = bytes(range(TOKEN_BYTES))
+DEADLINE_S = 10.0
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def end(token: bytes = TOKEN) -> LinkEnd:
@@ -25,7 +32,7 @@ def test_what_a_host_sends_is_counted_under_its_number_and_takes_a_moment() -> N
     one, other = end(), end()
     for number in (7, 3):
         one.send(place(other), number)
-    wait_until(lambda: len(other.received()) == 2, 10, "both figures")
+    wait_until(lambda: len(other.received()) == 2)
     assert other.received().keys() == {7, 3}
     assert min(other.received().values()) > 0
     assert one.received() == {}
@@ -39,7 +46,7 @@ def test_a_sender_that_is_held_back_has_its_own_rate() -> None:
         while time.monotonic() < until:
             way.sendall(bytes(1000))
             time.sleep(0.01)
-        wait_until(lambda: bool(other.received()), 10, "the figure")
+        wait_until(lambda: bool(other.received()))
     # At most what was sent in a fifth of a second, counted over a quarter.
     assert 0 < other.received()[5] <= 21 * 1000 / 0.25
 
@@ -60,7 +67,7 @@ def test_who_does_not_belong_there_has_no_figure_and_keeps_nobody_else_from_one(
     with socket.create_connection(place(other)) as stranger:
         says(stranger)
     end().send(place(other), 1)
-    wait_until(lambda: 1 in other.received(), 10, "the figure")
+    wait_until(lambda: 1 in other.received())
     assert other.received().keys() == {1}
 
 
