@@ -71,6 +71,10 @@ ALARMS: Texts = {
         "One host uploads its share of a save far more slowly than others do, and saves wait for it.",
         "Look at its network card, cable and switch, and at who else uses its link to the store.",
     ),
+    "slow network": (
+        "One host sends to other hosts, or takes from them, far more slowly than they do. All ranks wait for it.",
+        "Look at its network card, cable and switch port. `longhaul doctor` measures each pair of nodes.",
+    ),
     "stale checkpoint": (
         "Nothing new has become durable for too long: a crash now would cost all steps since then.",
         "Look at the store: it is away, full, or too slow for the cadence. Or attempts fail too soon.",

@@ -2,7 +2,7 @@
 
 Reading order: ``arguments``; ``train`` (the whole command); the checks before anything starts:
 ``token_check``, ``resume_checks`` and ``driver_presence`` (is another driver active); ``attempts``, each with
-its ``tasks`` and ``link_looks``; ``stop_signals``, ``stop``, ``resume_command``; ``supervisor`` (restarts
-drivers), each driver a ``driver_process`` or a ``driver_job``; ``listening`` (does a driver still report),
-``status``; ``dry_run``, which starts nothing; ``data_read`` (what the data hold, for people).
+its ``tasks``; ``stop_signals``, ``stop``, ``resume_command``; ``supervisor`` (restarts drivers), each driver
+a ``driver_process`` or a ``driver_job``; ``listening`` (does a driver still report), ``status``;
+``dry_run``, which starts nothing; ``data_read`` (what the data hold, for people).
 """

@@ -13,6 +13,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Resumed
 from cluster.environment import long_run_environment
 from cluster.inventory import WorkerGroup
+from jobs.alerts.link_looks import LinkLooks
 from jobs.alerts.notifier import Notifier
 from jobs.alerts.rules import Alarms
 from jobs.checkpoints.text import surplus_lines
@@ -38,7 +39,6 @@ from jobs.recovery.resizing import Resizing
 from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
-from jobs.runs.link_looks import LinkLooks
 from jobs.runs.stop_signals import StopSignals
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import RunEvent

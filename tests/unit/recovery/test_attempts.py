@@ -16,7 +16,7 @@ from jobs.alerts.rules import Alarm, Alarms
 from jobs.commandline.usage_error import Occupied
 from jobs.execution.causes import Cause
 from jobs.execution.executor import AttemptOrder, MakeTask
-from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits
+from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits, WayRate
 from jobs.execution.outcomes import (
     Cancelled,
     Completed,
@@ -115,6 +115,11 @@ class Cluster:
         return 1
 
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> set[frozenset[str]]:
+        raise NotImplementedError
+
+    def way_rates(
+        self, group: WorkerGroup, nodes: Sequence[str], is_wanted: Callable[[], bool]
+    ) -> Sequence[WayRate]:
         raise NotImplementedError
 
     def attempt(

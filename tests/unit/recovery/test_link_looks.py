@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from jobs.alerts.link_looks import LinkLooks
 from jobs.alerts.slow_hosts import LinksTried
 from jobs.execution.messages import Heartbeat, WayRate
-from jobs.runs.link_looks import LinkLooks
 
 BEAT = Heartbeat(run_id="", rank=0, phase="window", step=1, num_steps=9, step_s=1.0, memory_bytes=0)
 HOSTS = "abc"
