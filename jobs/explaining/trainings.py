@@ -72,7 +72,7 @@ ALARMS: Texts = {
         "Look at its network card, cable and switch, and at who else uses its link to the store.",
     ),
     "slow network": (
-        "One host sends to other hosts, or takes from them, far more slowly than they do. All ranks wait for it.",
+        "One host sends to others, or takes from them, far more slowly than they do. All ranks wait for it.",
         "Look at its network card, cable and switch port. `longhaul doctor` measures each pair of nodes.",
     ),
     "stale checkpoint": (
