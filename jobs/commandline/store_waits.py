@@ -1,4 +1,7 @@
-"""Says on standard error that a command waits for a store: without a word it would look hung."""
+"""Nobody waits for a store in silence: a command says on standard error what for, and until when.
+
+A command that only reads gives up after the seconds of its ``--wait``, which are 30 unless it is told others.
+"""
 
 import logging
 import sys
