@@ -75,21 +75,22 @@ def places_of(data: Data | None) -> list[Tokens]:
 def have_a_mask(spec: RunSpec, group: WorkerGroup, data: Data | None) -> bool:
     """Whether a mask keeps the documents or conversations of a row apart.
 
-    On a device flash is told where they begin.
+    On a device flash is told where they begin, and flex has a mask of blocks.
     """
     is_on_device = group.vendor != "cpu" and not group.simulated
-    return are_in_parts(data) and not (spec.attention == "flash" and is_on_device)
+    return are_in_parts(data) and not (spec.attention in ("flash", "flex") and is_on_device)
 
 
 def check_kernel(spec: RunSpec, group: WorkerGroup, data: Data | None) -> None:
     """Raises ``SpecError`` if flash would need a mask, which it takes on no device but a CPU."""
     window = spec.model.config.sliding_window
-    if window and spec.seq_len > window and are_in_parts(data) and not have_a_mask(spec, group, data):
+    needs_one = window is not None and spec.seq_len > window and are_in_parts(data)
+    if needs_one and spec.attention == "flash" and not have_a_mask(spec, group, data):
         raise SpecError(
             [
                 f"attention: flash takes no mask on a device, but documents or conversations in rows of "
                 f"{spec.seq_len:,} tokens need one with the model's window of {window:,}; expected auto, "
-                "efficient or math"
+                "efficient, math or flex"
             ]
         )
 

@@ -422,7 +422,8 @@ def _compiled_block(recipe: Recipe, on_cpu: bool, in_parts: bool) -> float:
 
 def _kv_size(recipe: Recipe, on_cpu: bool, in_parts: bool) -> int:
     """The width of keys or values as attention takes them: repeated for kernels without grouped queries."""
-    is_repeated = not on_cpu and (in_parts or _is_masked(recipe) or recipe.precision == "fp32")
+    takes_groups = on_cpu or recipe.attention == "flex"
+    is_repeated = not takes_groups and (in_parts or _is_masked(recipe) or recipe.precision == "fp32")
     return recipe.model.attention_size if is_repeated else recipe.model.kv_size
 
 
@@ -434,7 +435,7 @@ def _norm_and_output(recipe: Recipe, on_cpu: bool) -> float:
 
 def _is_masked(recipe: Recipe) -> bool:
     window = recipe.model.sliding_window
-    return window is not None and recipe.seq_len > window
+    return window is not None and recipe.seq_len > window and recipe.attention != "flex"
 
 
 def _logits(recipe: Recipe) -> float:

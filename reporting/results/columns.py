@@ -174,7 +174,12 @@ _METRICS = _columns(
         "whether all logits are held at once, or those of some tokens: whole, chunked; null means whole",
     ),
     ("compile", "text", "", "whether TorchInductor compiled the blocks: none, block; null means none"),
-    ("attention", "text", "", "attention kernel that was requested: auto, flash, efficient, cudnn, math"),
+    (
+        "attention",
+        "text",
+        "",
+        "attention kernel that was requested: auto, flash, efficient, cudnn, math, flex",
+    ),
     ("fp8", "text", "", "scales of fp8 in the blocks: none, tensorwise, rowwise; null means none"),
     ("offload", "text", "", "state that is kept in host memory: none, optimizer; null means none"),
     (
@@ -218,7 +223,7 @@ _METRICS = _columns(
     ("warmup_sec", "float", "s", "time of the steps before the window"),
     ("warmup_steps", "int", "steps", "number of steps before the window"),
     ("warmup_rule", "text", "", "rule that ended the warm-up"),
-    ("attention_kernel", "text", "", "attention kernel that ran: flash, efficient, cudnn, math"),
+    ("attention_kernel", "text", "", "attention kernel that ran: flash, efficient, cudnn, math, flex"),
     ("recompilations", "int", "", "graphs compiled inside the window, whose time the steps include"),
     ("mfu", "float", "", "model FLOP/s, divided by the peak in the device's datasheet; from 0 to 1"),
     ("hfu", "float", "", "as mfu, and with FLOPs that were computed again; null in old rows"),

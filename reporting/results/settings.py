@@ -7,7 +7,7 @@ number.
 import re
 from typing import Any
 
-_KERNELS = ("flash", "efficient", "cudnn", "math")
+_KERNELS = ("flash", "efficient", "cudnn", "math", "flex")
 
 # What is said of each word, by column. Of the usual word, which comes first, nothing is said.
 SETTINGS: dict[str, dict[str, str]] = {

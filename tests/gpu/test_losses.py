@@ -35,7 +35,7 @@ CASES: list[tuple[Strategy, Precision, str]] = [
     *((strategy, "bf16", name) for strategy in ("fsdp", "zero1", "zero3") for name in ("full", "chunked")),
     *((strategy, "bf16", "compile, full, chunked") for strategy in ("fsdp", "zero1")),
 ]
-KERNELS: tuple[Attention, ...] = ("flash", "efficient", "cudnn", "math")
+KERNELS: tuple[Attention, ...] = ("flash", "efficient", "cudnn", "math", "flex")
 
 
 @cache
@@ -116,12 +116,15 @@ def test_each_attention_kernel_computes_the_same_or_is_refused(
     assert distance <= bound
 
 
-def test_documents_that_flash_is_told_of_have_the_losses_of_those_that_a_mask_keeps_apart(seen: Say) -> None:
-    (told, kernel), (masked, by_mask) = apart(documents_in_rows, ("flash", "math"), device=DEVICE)
+@pytest.mark.parametrize("how", ["flash", "flex"])
+def test_documents_that_a_kernel_is_told_of_have_the_losses_of_those_that_a_mask_keeps_apart(
+    how: Attention, seen: Say
+) -> None:
+    (told, kernel), (masked, by_mask) = apart(documents_in_rows, (how, "math"), device=DEVICE)
     if kernel is None:
         seen(f"refused: {told}")
         return
-    assert kernel.startswith("flash of variable lengths")
+    assert kernel.startswith("flash of variable lengths" if how == "flash" else "flex")
     distance = max(abs(one - its) for one, its in zip(told, masked, strict=True))
     seen(f"{kernel}, within {distance:.1e} of {by_mask} (bound {BOUNDS['bf16']})")
     assert distance <= BOUNDS["bf16"]

@@ -16,7 +16,7 @@ from tests.gpu.trainings import STRATEGIES, plain
 
 pytestmark = pytest.mark.gpu
 
-KERNELS: tuple[Attention, ...] = ("flash", "efficient", "math")
+KERNELS: tuple[Attention, ...] = ("flash", "efficient", "math", "flex")
 RECIPES = {strategy: replace(plain(strategy, "bf16"), deterministic=True) for strategy in STRATEGIES} | {
     f"ddp, {kernel}": replace(plain("ddp", "bf16"), deterministic=True, attention=kernel)
     for kernel in KERNELS

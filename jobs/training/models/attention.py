@@ -6,7 +6,7 @@
 
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checkpointing.errors import Unfit
+from jobs.training.models import compiling
 from jobs.training.models.checkpointing import keep_outputs_of
 from jobs.training.task.job import Recipe
 from jobs.training.task.presets import ModelConfig
 from jobs.training.task.settings import Attention
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+# What each token sees: numbers that are added to scores, where samples begin, or flex attention's own.
+Mask: TypeAlias = "Tensor | BlockMask | None"
 
 _BACKENDS: dict[Attention, SDPBackend] = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -39,12 +46,15 @@ _KERNELS = {
 _TRIED_LENGTH = 128
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: Attention, grouped: bool) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, how: Attention, grouped: bool) -> Tensor:
     """Softmax attention, causal or by ``mask``. ``grouped``: see ``takes_groups``.
 
     A ``mask`` of int32 holds where samples begin, if all rows lie one behind the other, and where the last
-    one ends. Only where ``takes_begins``.
+    one ends. Only where ``takes_begins``. ``flex`` goes by a ``block_mask`` alone.
     """
+    if how == "flex":
+        return _attend_by_blocks(q, k, v, mask)
+    assert mask is None or isinstance(mask, Tensor)
     if mask is not None and mask.dtype == torch.int32:
         return _attend_apart(q, k, v, mask)
     grouped = grouped and how != "efficient"  # That kernel takes no groups on any device.
@@ -75,6 +85,28 @@ def prepare_to_attend_apart() -> None:
     keep_outputs_of(torch.ops.torch_attn._varlen_attn.default)
 
 
+def block_mask(
+    length: int, device: torch.device, window: int | None, first: Tensor | None = None
+) -> "BlockMask":
+    """What each token sees: itself, and the tokens before it which the ``window`` and its sample hold.
+
+    ``first`` has for each of (batch, length) the place of its sample's first token; None if a row is one.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen = query >= key
+        if window is not None:
+            seen = seen & (query - key < window)
+        return seen if first is None else seen & (first[batch, query] == first[batch, key])
+
+    num_rows = None if first is None else first.shape[0]
+    # Uncompiled it would hold a number for each pair of tokens.
+    made = compiling.compiled(create_block_mask)(sees, num_rows, None, length, length, device=device)
+    mask: BlockMask = made
+    return mask
+
+
 def takes_groups(config: ModelConfig, device: torch.device, dtype: torch.dtype, mask: Tensor | None) -> bool:
     """Whether a fast kernel takes key and value heads as they are, unrepeated.
 
@@ -90,12 +122,14 @@ def takes_groups(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
 def kernel_of(
     recipe: Recipe, device: torch.device, dtype: torch.dtype, *, within_samples: bool = False
 ) -> str:
-    """The kernel that a training runs: ``flash``, ``efficient``, ``cudnn`` or ``math``.
+    """The kernel that a training runs: ``flash``, ``efficient``, ``cudnn``, ``math`` or ``flex``.
 
     With torch's library behind flash on ROCm. ``within_samples``: a row is several samples. Raises ``Unfit``
     if what the recipe asks for can't be had.
     """
     config, how = recipe.model, recipe.attention
+    if how == "flex":
+        return _flex(config, device, dtype)
     has_window = config.sliding_window is not None and recipe.seq_len > config.sliding_window
     is_masked = has_window or within_samples
     q, k = _heads(config, config.num_heads, device, dtype), _heads(config, config.num_kv_heads, device, dtype)
@@ -115,6 +149,30 @@ def kernel_of(
             ) from None
     is_of_a_library = watching.kernel.startswith("flash") and torch.version.hip
     return f"{watching.kernel}{_rocm_library() if is_of_a_library else ''}"
+
+
+@cache
+def _flex(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str:
+    if device.type == "cpu":
+        raise Unfit("attention: flex can't be had on cpu, where it has no backward pass; expected auto")
+    compiling.prepare(device, "attention: flex", "auto")
+    q, k = _heads(config, config.num_heads, device, dtype), _heads(config, config.num_kv_heads, device, dtype)
+    try:
+        attend(q, k, k, block_mask(_TRIED_LENGTH, device, None), "flex", grouped=True).sum().backward()
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        raise Unfit(f"attention: flex can't be had here: {line}; expected auto, or another kernel") from None
+    return "flex"
+
+
+def _attend_by_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # Within a block that is being compiled it is a part of that.
+    run: Any = flex_attention if torch.compiler.is_compiling() else compiling.compiled(flex_attention)
+    # Torch's own choice may be a kernel without a backward pass.
+    out: Tensor = run(q, k, v, block_mask=mask, enable_gqa=True, kernel_options={"BACKEND": "TRITON"})
+    return out
 
 
 def _attend_apart(q: Tensor, k: Tensor, v: Tensor, begins: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def keep_outputs_of(operation: torch._ops.OpOverload) -> None:
         _KEPT.append(operation)
 
 
-def checkpointed(how: Checkpointing, block: Callable[..., Tensor], *inputs: Tensor | bool | None) -> Tensor:
+def checkpointed(how: Checkpointing, block: Callable[..., Tensor], *inputs: object) -> Tensor:
     """The output of ``block``, which must draw no random numbers: no generator's state is kept for it."""
     if how == "none" or not torch.is_grad_enabled():
         return block(*inputs)
@@ -74,3 +74,8 @@ class _OnlyKept(TorchDispatchMode):
         if func in _KEPT:
             return self._mode.__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Else what is compiled within a block would run as it is written, without a word."""
+        return True

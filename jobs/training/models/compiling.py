@@ -1,4 +1,4 @@
-"""Compiling a model's blocks: TorchInductor writes kernels for one, and all of them use those.
+"""Compiling a model's blocks, or their attention: TorchInductor writes kernels for one, and all use those.
 
 They are compiled in the first steps, for each length and for evaluation anew: a step that compiles takes
 seconds or minutes. ``num_compiled`` tells whether a window had such a step.
@@ -20,10 +20,10 @@ from checkpointing.stores.folders import NotOurs, private_folder
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def prepare(device: torch.device) -> None:
-    """Raises ``Unfit`` where nothing can be compiled for ``device``."""
+def prepare(device: torch.device, setting: str = "compile: block", else_: str = "compile: none") -> None:
+    """Raises ``Unfit`` where nothing can be compiled for ``device``, as ``setting`` asks for."""
     if why_not := _why_not(device):
-        raise Unfit(f"compile: block can't be had here: {why_not}; expected compile: none")
+        raise Unfit(f"{setting} can't be had here: {why_not}; expected {else_}")
     from torch._inductor import config  # takes a second
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
@@ -37,9 +37,7 @@ def prepare(device: torch.device) -> None:
             with private_folder(folder, make=True):
                 os.environ[_FOLDER] = str(folder)
         except (OSError, NotOurs, RuntimeError) as error:  # The last is of a user without a home.
-            raise Unfit(
-                f"compile: block needs a folder of its own ({error}); name one by {_FOLDER}"
-            ) from None
+            raise Unfit(f"{setting} needs a folder of its own ({error}); name one by {_FOLDER}") from None
 
 
 def _why_not(device: torch.device) -> str | None:

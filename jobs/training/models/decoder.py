@@ -17,7 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jobs.training.models.attention import attend, prepare_to_attend_apart, takes_begins, takes_groups
+from jobs.training.models.attention import (
+    Mask,
+    attend,
+    block_mask,
+    prepare_to_attend_apart,
+    takes_begins,
+    takes_groups,
+)
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
 from jobs.training.models.first_calls import call_each_once
@@ -44,7 +51,7 @@ class Positions:
     device: torch.device
     dtype: torch.dtype
     rotation: Rotation
-    mask: Tensor | None
+    mask: Mask
     grouped: bool
 
 
@@ -111,7 +118,7 @@ class Trunk(nn.Module):
         wanted = (hidden.shape[1], hidden.device, hidden.dtype)
         kept = self.positions
         if kept is None or (kept.length, kept.device, kept.dtype) != wanted:
-            kept = self.positions = positions_of(self.config, *wanted)
+            kept = self.positions = positions_of(self.config, *wanted, self._kernel)
         return kept
 
 
@@ -170,17 +177,17 @@ class Block(nn.Module):
         self._checkpointing = settings.activation_checkpointing
         self._compiling = settings.compile
 
-    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, grouped: bool) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Mask, grouped: bool) -> Tensor:
         # Computing again and compiling are inside the block, where its parameters are gathered.
         run = compiled(Block._run) if self._compiling == "block" else Block._run
         out: Tensor = run(self, hidden, *rotation, mask, grouped)
         return out
 
-    def _run(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, grouped: bool) -> Tensor:
+    def _run(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Mask, grouped: bool) -> Tensor:
         return checkpointed(self._checkpointing, self._attention_and_mlp, hidden, cos, sin, mask, grouped)
 
     def _attention_and_mlp(
-        self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, grouped: bool
+        self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Mask, grouped: bool
     ) -> Tensor:
         attended = self.self_attn(self.input_layernorm(hidden), (cos, sin), mask, grouped)
         hidden = hidden + attended
@@ -204,7 +211,7 @@ class Attention(nn.Module):
             self.k_norm = Norm(config.head_dim, eps=config.rms_norm_eps)
         self._has_norms = config.qk_norm
 
-    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, grouped: bool) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Mask, grouped: bool) -> Tensor:
         q, k, v = (self._heads(project(hidden)) for project in (self.q_proj, self.k_proj, self.v_proj))
         if self._has_norms:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -240,10 +247,21 @@ def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
     return heads * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Positions:
+def positions_of(
+    config: ModelConfig,
+    length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernel: AttentionKernel = "auto",
+) -> Positions:
     """Rotation and mask for one length. Angles are fp32 even in bf16 models: bf16 would merge positions."""
     cos, sin = rotation(config, length, device)
-    mask = window_mask(config, length, device, dtype)
+    mask: Mask
+    if kernel == "flex":
+        mask, grouped = block_mask(length, device, window_of(config, length)), True
+    else:
+        mask = window_mask(config, length, device, dtype)
+        grouped = takes_groups(config, device, dtype, mask)
     return Positions(
         length=length,
         device=device,
@@ -251,7 +269,7 @@ def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: 
         # Cast here for every strategy alike: else FSDP's mixed precision would cast and the others would not.
         rotation=(cos.to(dtype), sin.to(dtype)),
         mask=mask,
-        grouped=takes_groups(config, device, dtype, mask),
+        grouped=grouped,
     )
 
 
@@ -263,6 +281,10 @@ def within_samples(
     first = torch.where(begins, places, 0).cummax(dim=1).values
     own = places - first
     cos, sin = (table[own].unsqueeze(1) for table in plain.rotation)
+    if kernel == "flex":
+        blocks = block_mask(plain.length, plain.device, window_of(config, plain.length), first)
+        return replace(plain, rotation=(cos, sin), mask=blocks)
+    assert plain.mask is None or isinstance(plain.mask, Tensor)
     if takes_begins(kernel, plain.device, plain.mask):
         prepare_to_attend_apart()
         # How many there are is the one thing that the host waits for, once for all layers.
@@ -302,12 +324,17 @@ def window_mask(config: ModelConfig, length: int, device: torch.device, dtype: t
     """The mask of a sliding window: 0 for a token itself and the ``sliding_window - 1`` before it, else -inf.
     None if the window is no shorter than the sequence.
     """
-    if config.sliding_window is None or length <= config.sliding_window:
+    window = window_of(config, length)
+    if window is None:
         return None
-    seen = (
-        torch.ones(length, length, dtype=torch.bool, device=device).tril_().triu_(1 - config.sliding_window)
-    )
+    seen = torch.ones(length, length, dtype=torch.bool, device=device).tril_().triu_(1 - window)
     return mask_of(seen, dtype)
+
+
+def window_of(config: ModelConfig, length: int) -> int | None:
+    """The sliding window, if it is shorter than the sequence."""
+    window = config.sliding_window
+    return window if window is not None and window < length else None
 
 
 def mask_of(seen: Tensor, dtype: torch.dtype) -> Tensor:

@@ -19,9 +19,10 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
         replica(recipe, device),
         gradient_as_bucket_view=True,  # Else each gradient is held a second time, in its bucket.
     )
-    # One token is enough, but blocks are compiled for each shape, fp8 takes not every number of tokens, and
-    # cuDNN's attention no single one.
-    is_for_any = recipe.compile == "none" and recipe.fp8 == "none" and recipe.attention != "cudnn"
+    # One token is enough, but blocks and flex attention are compiled for each shape, fp8 takes not every
+    # number of tokens, and cuDNN's attention no single one.
+    takes_any = recipe.attention not in ("cudnn", "flex")
+    is_for_any = recipe.compile == "none" and recipe.fp8 == "none" and takes_any
     shape = (1, 1) if is_for_any else (recipe.micro_batch, recipe.seq_len)
     settle_buckets(model, torch.zeros(shape, dtype=torch.int64, device=device))
     # If gradients were freed, the first of several micro-batches would allocate them again, beside buckets.

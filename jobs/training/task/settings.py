@@ -11,7 +11,7 @@ from typing import Literal
 Checkpointing = Literal["none", "selective", "full"]
 CrossEntropy = Literal["whole", "chunked"]
 Compile = Literal["none", "block"]
-Attention = Literal["auto", "flash", "efficient", "cudnn", "math"]
+Attention = Literal["auto", "flash", "efficient", "cudnn", "math", "flex"]
 Fp8 = Literal["none", "tensorwise", "rowwise"]
 Offload = Literal["none", "optimizer"]
 

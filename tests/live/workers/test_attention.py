@@ -1,23 +1,26 @@
 """Which kernel computes attention is known, may be chosen, and changes nothing but rounding."""
 
 from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.attention.flex_attention
 import torch.nn.attention.varlen
 
 from checkpointing.errors import Unfit
-from jobs.training.models import attention, decoder
+from jobs.training.models import attention, compiling, decoder
 from jobs.training.models.attention import attend, kernel_of, takes_begins
+from jobs.training.models.checkpointing import _OnlyKept
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import materialize
 from jobs.training.strategies import ddp
 from jobs.training.strategies.build import build
 from jobs.training.task.job import Recipe
 from jobs.training.task.presets import preset
-from jobs.training.task.settings import Attention, Settings
+from jobs.training.task.settings import Attention, Checkpointing, Compile, Settings
 from tests.live.trainings import CPU, recipe_for, train
 
 # The second has a window that is shorter than these sequences, so its attention goes by a mask.
@@ -33,6 +36,13 @@ def recipe(model: str, how: Attention) -> Recipe:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_that_runs_is_known(model: str, how: Attention, kernel: str, dtype: torch.dtype) -> None:
     assert kernel_of(recipe(model, how), CPU, dtype) == kernel
+
+
+def test_flex_attention_is_refused_where_it_has_no_backward_pass() -> None:
+    with pytest.raises(
+        Unfit, match=r"^attention: flex can't be had on cpu, where it has no backward pass; exp"
+    ):
+        build(recipe("llama-tiny", "flex"), CPU)
 
 
 @pytest.mark.parametrize("how", ["efficient", "cudnn"])
@@ -61,7 +71,7 @@ def test_the_efficient_kernel_alone_is_given_repeated_heads(
     assert given == [(heads, heads == 2)]
 
 
-@pytest.mark.parametrize(("how", "shape"), [("auto", (1, 1)), ("cudnn", (2, 96))])
+@pytest.mark.parametrize(("how", "shape"), [("auto", (1, 1)), ("cudnn", (2, 96)), ("flex", (2, 96))])
 def test_ddp_settles_its_buckets_with_as_many_tokens_as_the_kernel_takes(
     how: Attention, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,3 +169,52 @@ def test_samples_that_are_told_apart_have_the_losses_and_gradients_of_those_that
     (loss, gradients), (told, gradients_told) = found
     assert abs(told - loss) < 1e-5
     assert (gradients_told - gradients).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpointing", "compile", "is_one"),
+    [
+        ("mistral-tiny", "selective", "none", False),
+        pytest.param("mistral-tiny", "none", "none", True, marks=pytest.mark.soak),
+        pytest.param("mistral-tiny", "full", "block", True, marks=pytest.mark.soak),
+        pytest.param("qwen-3-tiny", "selective", "block", False, marks=pytest.mark.soak),
+        pytest.param("llama-tiny", "full", "none", False, marks=pytest.mark.soak),
+    ],
+)
+def test_flex_attention_has_the_losses_and_gradients_of_a_mask(
+    name: str, checkpointing: Checkpointing, compile: Compile, is_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's own operation, traced as for a device and computed by its words for CPUs, where a check refuses
+    it.
+    """
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *of: None)
+    monkeypatch.setattr(_OnlyKept, "supports_higher_order_operators", True, raising=False)
+    traced = cache(partial(torch.compile, fullgraph=True, dynamic=False, backend="aot_eager"))
+    monkeypatch.setattr(compiling, "compiled", traced)
+    monkeypatch.setattr(decoder, "compiled", traced)
+    torch._dynamo.reset()
+    ids = torch.arange(2 * 40).reshape(2, 40) * 7 % 500
+    models = [
+        Decoder(preset(name), Settings(attention="auto")),
+        Decoder(
+            preset(name), Settings(attention="flex", activation_checkpointing=checkpointing, compile=compile)
+        ),
+    ]
+    for model in models:
+        materialize(model, CPU, seed=1, precision="fp32")
+    for step in range(2):
+        begins = torch.zeros(2, 40, dtype=torch.bool)
+        begins[0, [0, 1, 9 + step, 39]] = True
+        begins[1, 17] = True
+        num_compiled, found = compiling.num_compiled(), []
+        for model in models:
+            model.zero_grad()
+            loss = model(ids, ids.roll(-1, 1), None if is_one else begins)
+            loss.backward()
+            gradients = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+            found.append((loss.detach(), gradients))
+        (loss, gradients), (flex_loss, flex_gradients) = found
+        assert abs(flex_loss - loss) < 1e-5
+        assert (flex_gradients - gradients).abs().max() < 1e-5
+        # Other documents are the same program.
+        assert step == 0 or compiling.num_compiled() == num_compiled

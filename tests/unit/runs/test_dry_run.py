@@ -156,6 +156,7 @@ def test_what_a_start_refuses_a_dry_run_refuses_too(
     [
         ("mistral-tiny", "per_document, end_id: 2", "flash", "nvidia", 2),
         ("mistral-tiny", "per_document, end_id: 2", "efficient", "nvidia", 0),
+        ("mistral-tiny", "per_document, end_id: 2", "flex", "nvidia", 0),
         ("mistral-tiny", "causal", "flash", "nvidia", 0),
         ("mistral-tiny", "per_document, end_id: 2", "flash", "local", 0),
         ("llama-tiny", "per_document, end_id: 2", "flash", "nvidia", 0),
@@ -187,10 +188,10 @@ def test_the_mask_of_documents_that_are_kept_apart_is_in_the_forecast(
     assert apart - causal == pytest.approx(1.1 * 4 * 32 * 512**2, rel=1e-6)
 
 
-def test_flash_on_a_device_needs_no_mask_for_documents(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flash_and_flex_on_a_device_need_no_mask_for_documents(capsys: pytest.CaptureFixture[str]) -> None:
     LocalStore(Path("tokens")).put("train.bin", bytes(2 * 2_000_000))
     found = {}
-    for kernel in ("flash", "efficient"):
+    for kernel in ("flash", "efficient", "flex"):
         for attention in ("causal", "per_document, end_id: 2"):
             data = f"data={{kind: tokens, path: tokens/train.bin, attention: {attention}}}"
             given = [f"--set={data}", "--set=precision=bf16", "--set=group=nvidia", "--cluster=cluster.yaml"]
@@ -199,4 +200,5 @@ def test_flash_on_a_device_needs_no_mask_for_documents(capsys: pytest.CaptureFix
             plan = checked("train_dry_run", capsys.readouterr().out)
             found[kernel, attention[:6]] = plan["sizes"][0]["predicted_memory_bytes"]
     assert found["flash", "per_do"] == found["flash", "causal"]
+    assert found["flex", "per_do"] == found["flex", "causal"]
     assert found["efficient", "per_do"] > found["efficient", "causal"]
