@@ -77,5 +77,5 @@ class _OnlyKept(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Else what is compiled within a block would run as it is written, without a word."""
+        """Else torch would compile nothing within a block."""
         return True

@@ -216,5 +216,5 @@ def test_flex_attention_has_the_losses_and_gradients_of_a_mask(
         (loss, gradients), (flex_loss, flex_gradients) = found
         assert abs(flex_loss - loss) < 1e-5
         assert (flex_gradients - gradients).abs().max() < 1e-5
-        # The mask of blocks and what attends by it; other documents are the same programs.
-        assert compiling.num_compiled() - num_compiled == (2 if step == 0 else 0)
+        # Other documents are the same programs.
+        assert (compiling.num_compiled() > num_compiled) == (step == 0)
