@@ -62,7 +62,6 @@ def test_a_sender_that_is_held_back_has_its_own_rate() -> None:
 @pytest.mark.parametrize(
     "says",
     [
-        pytest.param(lambda way: way.sendall(bytes(TOKEN_BYTES) + bytes(2**16)), id="another token"),
         pytest.param(lambda way: way.sendall(TOKEN[:5]), id="half a token"),
         pytest.param(lambda way: None, id="nothing"),
         pytest.param(lambda way: way.sendall(TOKEN + bytes(4)), id="goes before anything is counted"),
@@ -74,6 +73,14 @@ def test_who_does_not_belong_there_has_no_figure_and_keeps_nobody_else_from_one(
     other = end()
     with socket.create_connection(place(other)) as stranger:
         says(stranger)
+    sends(end(), other, 1)
+    assert other.received().keys() == {1}
+
+
+def test_who_has_another_token_has_no_figure_however_long_it_sends() -> None:
+    other, stranger = end(), end(bytes(TOKEN_BYTES))
+    for _ in range(3):
+        stranger.send(place(other), 7)
     sends(end(), other, 1)
     assert other.received().keys() == {1}
 

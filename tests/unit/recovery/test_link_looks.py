@@ -14,7 +14,9 @@ HOSTS = "abc"
 
 
 class Links:
-    """Answers once it is ``let`` to, or once nobody wants to know any more."""
+    """Answers once it is ``let`` to, or once nobody wants to know any more; ``is_late``: only then."""
+
+    is_late = False
 
     def __init__(self) -> None:
         self.let = threading.Event()
@@ -26,6 +28,8 @@ class Links:
         while not self.let.wait(0.01):
             if not is_wanted():
                 self.was_dropped.set()
+                if self.is_late:
+                    break
                 return None
         return [
             WayRate(sender=one, receiver=other, bytes_per_s=1.0 if one == "b" else 100.0)
@@ -90,6 +94,20 @@ def test_what_a_look_at_an_earlier_attempt_showed_is_not_told() -> None:
         run.goes_on(30)
         run.wait_until(lambda: bool(run.told), "what the next one showed")
     assert run.told == [LinksTried(slow=None, is_clear=False)]
+
+
+def test_nor_is_what_it_showed_after_the_next_attempt_has_begun() -> None:
+    links = Links()
+    links.is_late = True
+    run = Run(links)
+    with run.looks as looks:
+        looks.begins(3)
+        run.goes_on(30)
+        run.wait_until(lambda: bool(links.asked), "a look")
+        looks.begins(3)
+        assert links.was_dropped.wait(10)
+        run.wait_until(lambda: run.goes_on(1) or len(links.asked) == 2, "the look at the next one")
+    assert not run.told
 
 
 def test_the_end_of_a_run_ends_a_look() -> None:

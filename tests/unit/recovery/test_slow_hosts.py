@@ -190,6 +190,14 @@ def test_nothing_is_tried_before_all_ranks_are_known_nor_between_two_hosts() -> 
         assert not run.looks
 
 
+def test_nothing_is_tried_before_all_ranks_do_steps() -> None:
+    run = Run()
+    for phase in ("setup", "window"):
+        for rank, node in enumerate(HOSTS):
+            run.links.hear(replace(BEAT, rank=rank, node=node, phase=phase if rank else "window"), 0.0)
+        assert bool(run.links.due(100.0)) is (phase == "window")
+
+
 def test_nothing_is_tried_while_a_share_is_uploaded_nor_counts_if_one_has_begun() -> None:
     run = Run()
     run.uploads = True
