@@ -87,7 +87,13 @@ def left_out(inputs: Sequence[Given], column: str, rest: SourceKind | None) -> l
 
 
 def _fitting(given: Path) -> Sequence[Path]:
-    if given.exists() or not any(mark in str(given) for mark in WILD):
+    try:
+        is_there = given.exists()
+    except OSError as error:
+        raise InputError(
+            f"{str(given)[:80]}...: can't be looked for ({error.strerror}); name another"
+        ) from None
+    if is_there or not any(mark in str(given) for mark in WILD):
         return [given]
     if "**" in given.parts:
         found = _fitting_below(given.parts)

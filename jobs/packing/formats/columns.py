@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow
+import pyarrow.compute as compute
 import pyarrow.ipc
 import pyarrow.parquet
 
@@ -13,6 +14,8 @@ from jobs.packing.pieces import InputError, InputFile, StoredObject, TextSpan
 
 # A row of messages takes some ten times its bytes as Python's objects.
 _BATCH_ROWS = 256
+_MOST_TEXT_BYTES = 2**26
+_PEEK_BYTES = 2**16
 _FILE_MAGIC = b"ARROW1"
 # A file may say that a part of it has any number of bytes, and Arrow asks for as much memory.
 _COMPLAINTS = (pyarrow.ArrowException, OSError, MemoryError, UnicodeDecodeError)
@@ -49,10 +52,22 @@ def _in_parquet(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
     with _parquet(span.path) as file:
         for group in range(span.start, span.end):
             with _whole(group_name(span.path, "parquet", group)):
-                batches = file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[column])
+                num_rows = _rows_at_once(span.path, group, column)
+                batches = file.iter_batches(num_rows, row_groups=[group], columns=[column])
                 values = (value for batch in batches for value in batch.column(0).to_pylist())
                 for number, value in enumerate(values):
                     yield group, number, value
+
+
+def _rows_at_once(path: InputFile, group: int, column: str) -> int:
+    """How many rows lie in memory at once. A text that stands once in a small file, in its dictionary, may be
+    that of each row.
+    """
+    with _parquet(path, read_dictionary=[column], buffer_size=_PEEK_BYTES) as file:
+        first = next(file.iter_batches(1, row_groups=[group], columns=[column]), None)
+        values = getattr(first and first.column(0), "dictionary", None)
+        longest = compute.max(compute.binary_length(values)).as_py() if values is not None else None
+    return max(1, min(_BATCH_ROWS, _MOST_TEXT_BYTES // max(1, longest or 0)))
 
 
 def _in_arrow(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
@@ -157,9 +172,10 @@ def _holds_messages(kind: Any) -> bool:
     return bool(is_list and pyarrow.types.is_struct(kind.value_type))
 
 
-def _parquet(path: InputFile) -> Any:
+def _parquet(path: InputFile, **options: Any) -> Any:
+    file = as_stored(path) if isinstance(path, StoredObject) else path
     try:
-        return pyarrow.parquet.ParquetFile(as_stored(path) if isinstance(path, StoredObject) else path)
+        return pyarrow.parquet.ParquetFile(file, **options)
     except _COMPLAINTS as error:
         raise _as_input_error(error, f"{path}: is no whole Parquet file") from None
 

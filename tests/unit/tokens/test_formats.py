@@ -22,7 +22,7 @@ from checkpointing.stores.memory import MemoryStore
 from jobs.packing.documents import values_of
 from jobs.packing.formats import columns, groups, json_array, lines, unpacked
 from jobs.packing.formats.naming import ending, inner_suffix
-from jobs.packing.pieces import InputError, cut_into_pieces
+from jobs.packing.pieces import InputError, TextSpan, cut_into_pieces
 from jobs.packing.shard import pack_piece
 from jobs.packing.sources import find_sources, left_out, named
 from jobs.packing.tokenizing import ByteTokenizer
@@ -438,3 +438,24 @@ def test_a_file_of_any_format_that_goes_away_is_named(name: str, tmp_path: Path)
     with pytest.raises(FileNotFoundError) as gone:
         pack_piece(piece, ByteTokenizer(), "text", MemoryStore())
     assert (gone.value.filename, bool(gone.value.strerror)) == (str(path), True)
+
+
+def test_a_text_that_a_small_file_repeats_in_each_row_lies_in_memory_a_few_times(tmp_path: Path) -> None:
+    text, path = "x" * 2**21, tmp_path / "a.parquet"
+    rows = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0] * 200, pyarrow.int32()), pyarrow.array([text])
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path, store_schema=False)
+    assert path.stat().st_size < 2**20
+    span = TextSpan(path=str(path), kind="parquet", start=0, end=1, is_last=True)
+    before, most, num_rows = pyarrow.total_allocated_bytes(), 0, 0
+    for _, _, value in columns.values_in(span, "text"):
+        assert value == text
+        most, num_rows = max(most, pyarrow.total_allocated_bytes() - before), num_rows + 1
+    assert num_rows == 200
+    # All rows take 400 MiB.
+    assert most < 2**28
+
+
+def test_a_path_that_no_file_can_have_is_refused_in_one_line() -> None:
+    assert refusal(Path("x" * 5000)).endswith("x...: can't be looked for (File name too long); name another")
