@@ -19,7 +19,7 @@ from jobs.training.task.spikes import SpikeBound, Spikes
 
 AlarmKind = Literal[
     "loss not finite", "loss spike", "throughput drop", "straggler", "slow link", "slow network",
-    "stale checkpoint", "low utilization", "given up",
+    "stale checkpoint", "low utilization", "waiting for data", "given up",
 ]  # fmt: skip
 AlarmFact = float | int | str
 
@@ -32,6 +32,8 @@ _LEAST_STALE_S = 30.0
 _NUM_PACES, _FEWEST_PACES = 9, 5
 # The looks of one minute. More would tell nothing new, and there may be a thousand ranks.
 _NUM_LOADS, _LOAD_EVERY_S = 12, 5.0
+# A minute: caches and readers ahead of the training fill after its beginning.
+_NUM_DATA_WAITS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Bounds:
     * ``slow_link``: a host uploads its share of a save, sends to other hosts or takes from them at less than
       this share of the others' rate.
     * ``utilization_pct``: a device was busy for less than so many percent of a minute.
+    * ``data_wait``: for so large a share of a minute rank 0 had no samples yet.
 
     The ``metadata`` of a field bound what a spec may say. The order of the fields is that of the stored spec.
     """
@@ -56,6 +59,7 @@ class Bounds:
     stale_checkpoint: float | None = field(default=3.0, metadata={"ge": 1})
     utilization_pct: float | None = field(default=30.0, metadata={"gt": 0, "lt": 100})
     slow_link: float | None = field(default=0.25, metadata={"gt": 0, "lt": 1})
+    data_wait: float | None = field(default=0.2, metadata={"gt": 0, "lt": 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +145,7 @@ class Alarms:
                     self._loss(progress, now),
                     self._speed(progress, now),
                     self._checkpoint(progress, now),
+                    self._data_wait(progress, now),
                 ]
                 self._has_evaluated, self._told_s = False, now
             case Evaluated():
@@ -166,6 +171,7 @@ class Alarms:
         ratio = self._bounds.loss_spike
         self._spikes = None if ratio is None else Spikes(replace(_SPIKE, ratio=ratio))
         self._speeds: deque[float] = deque(maxlen=_NUM_SPEEDS)
+        self._data_waits: deque[float] = deque(maxlen=_NUM_DATA_WAITS)
         self._has_evaluated = False
         self._told_s = None
         self._paces: dict[int, deque[float]] = {}
@@ -219,6 +225,22 @@ class Alarms:
             present >= (1 - drop / 2) * usual,
             now,
             lambda: (text, {"tokens_per_s": present, "usual_tokens_per_s": usual}),
+        )
+
+    def _data_wait(self, progress: Progress, now: float) -> Alarm | None:
+        bound, share = self._bounds.data_wait, progress.data_wait_share
+        if bound is None or share is None:
+            return None
+        self._data_waits.append(share)
+        if len(self._data_waits) < _NUM_DATA_WAITS:
+            return None
+        usual = median(self._data_waits)
+        return self._judge(
+            "waiting for data",
+            usual > bound,
+            usual < bound / 2,
+            now,
+            lambda: (f"the training waited for samples for {usual:.0%} of the last minute", {"share": usual}),
         )
 
     def _checkpoint(self, progress: Progress, now: float) -> Alarm | None:

@@ -83,6 +83,10 @@ ALARMS: Texts = {
         "A device was busy for too little of a minute.",
         "The ranks wait for data, the batch is too small, or one rank holds up all.",
     ),
+    "waiting for data": (
+        "The training had no samples yet for too much of a minute, so devices stood still.",
+        "Look at the store of the tokens and the link to it, or keep them near by data.local.dir.",
+    ),
     "given up": (
         "The driver sees no sense in another attempt, or the supervisor none in another driver.",
         "The text says why.",

@@ -34,7 +34,7 @@ record: {flush_s: 2, tensorboard: false, wandb: {project: big-runs, entity: team
 recovery: {max_attempts: 4, losses: 1, hangs: 2, errors: 5, step_backs: 0, patience_s: 9, pause_s: 0,
   most_pause_s: 8, spares: devices}
 alarms: {command: [notify, a b], timeout_s: 5, min_interval_s: 0, loss_spike: 3, throughput_drop: null,
-  straggler: 1, stale_checkpoint: 2, utilization_pct: 50, slow_link: 0.5}
+  straggler: 1, stale_checkpoint: 2, utilization_pct: 50, slow_link: 0.5, data_wait: 0.1}
 """
 SWEEP = """
 name: trial

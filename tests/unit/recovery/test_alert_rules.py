@@ -365,3 +365,24 @@ def test_what_is_switched_off_is_never_raised_but_a_loss_that_is_no_number() -> 
         found += alarms.hear(replace(slow, pace_s=9 * second), second)
     assert found == []
     assert kinds(raised(words([None]), alarms)) == [("loss not finite", False)]
+
+
+def test_a_minute_of_waiting_for_samples_is_told_and_a_slow_beginning_is_not() -> None:
+    def told(*shares: float | None) -> list[Progress]:
+        return [replace(USUAL, step=n, data_wait_share=share) for n, share in enumerate(shares, 1)]
+
+    assert raised(told(*[0.9] * 29, *[0.0] * 200)) == []
+    assert raised(told(*[None] * 200)) == []
+    assert raised(told(*[0.19] * 200)) == []
+    # Above the half of its bound it is not over.
+    found = raised(told(*[0.43] * 60, *[0.11] * 100, *[0.05] * 60))
+    assert kinds(found) == [("waiting for data", False), ("waiting for data", True)]
+    assert found[0].text == "the training waited for samples for 43% of the last minute"
+    assert [found[0].step, found[1].step] == [60, 190]
+    alarms = Alarms(Bounds(stale_checkpoint=None), EVERY_MINUTE)
+    raised(told(*[0.9] * 59), alarms)
+    alarms.begins()
+    assert raised(told(*[0.9] * 59), alarms, since=100) == []
+    assert (
+        raised(told(*[0.9] * 200), Alarms(Bounds(stale_checkpoint=None, data_wait=None), EVERY_MINUTE)) == []
+    )
