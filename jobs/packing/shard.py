@@ -71,6 +71,7 @@ class _Side:
         self._parts = Parts(tokenizer)
         self._ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
         self._largest_id = self._num_documents = self._num_special = 0
+        self._is_open = False
         # Whole documents whose ids are still to be found, together; and those whose ids are being found.
         self._waiting: list[str] = []
         self._num_waiting = 0
@@ -86,6 +87,8 @@ class _Side:
             self._num_waiting += len(text.text) + 1
             return
         self._add_waiting()
+        if not self._is_open:
+            self._begin()
         for ids in self._parts.ids(text):
             self._extend(ids)
         if text.is_end:
@@ -99,6 +102,7 @@ class _Side:
 
     def _add_first(self) -> None:
         for ids in self._asked.popleft().result():
+            self._begin()
             self._extend(ids)
             self._end()
 
@@ -112,7 +116,13 @@ class _Side:
         self._ids += array(self._ids.typecode, ids)
         self._largest_id = max(self._largest_id, max(ids, default=0))
 
+    def _begin(self) -> None:
+        self._is_open = True
+        if self._tokenizer.begin_ids:
+            self._extend(self._tokenizer.begin_ids)
+
     def _end(self) -> None:
+        self._is_open = False
         self._num_documents += 1
         if self._tokenizer.end_id is not None:
             self._extend([self._tokenizer.end_id])

@@ -5,6 +5,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,10 +26,15 @@ _MOST_BYTES = 256 << 20
 
 
 class Tokenizer(Protocol):
-    """Turns text into ids. ``end_id`` is appended to each document; with None nothing is appended."""
+    """Turns text into ids. ``begin_ids`` stand before each document. ``end_id`` is appended to it; with None
+    nothing is appended.
+    """
 
     @property
     def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def begin_ids(self) -> Sequence[int]: ...
 
     @property
     def end_id(self) -> int | None: ...
@@ -142,6 +148,7 @@ class ByteTokenizer:
         size=_BYTES_END + 1,
         end_id=_BYTES_END,
     )
+    begin_ids: Sequence[int] = ()
     end_id: int | None = _BYTES_END
 
     def ids(self, text: str) -> Sequence[int]:
@@ -177,6 +184,7 @@ class FileTokenizer:
             size=max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
             end_id=self.end_id,
         )
+        self.begin_ids = self._begin_ids()
         self._tokenizer.encode_special_tokens = recipe.needs_end and not recipe.reads_special
         added = self._tokenizer.get_added_tokens_decoder().values()
         special = sorted((one.content for one in added if one.special), key=len, reverse=True)
@@ -206,6 +214,16 @@ class FileTokenizer:
     def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
+
+    def _begin_ids(self) -> Sequence[int]:
+        """The special tokens that the file puts before a text, such as a bos. One that is the end as well
+        would make a document of its own.
+        """
+        with suppress(Exception):  # the library raises plain Exception, such as of an unknown word
+            some = self._tokenizer.encode("a", add_special_tokens=True)
+            num_before = some.special_tokens_mask.index(0)
+            return [number for number in some.ids[:num_before] if number != self.end_id]
+        return ()
 
     def _end_id(self, recipe: TokenizerRecipe) -> int | None:
         candidates = (recipe.end_token,) if recipe.end_token else _USUAL_ENDS

@@ -16,6 +16,8 @@ class SentencePieceTokenizer:
     def __init__(self, name: str, content: bytes, end_token: str | None, *, needs_end: bool) -> None:
         self._processor = _load(name, content)
         num_pieces = self._processor.piece_size()
+        # Whether there is to be one before a text no such file says.
+        self.begin_ids: Sequence[int] = ()
         self.end_id = self._end_id(name, end_token)
         if self.end_id is None and needs_end:
             raise InputError(f"--tokenizer {name}: has no end of its own; name a token with --end-token")

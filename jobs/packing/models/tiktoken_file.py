@@ -39,6 +39,7 @@ class TiktokenTokenizer:
             raise InputError(
                 f"--end-token {token}: {name} has no such token ({', '.join(sorted(special)):.200})"
             )
+        self.begin_ids: Sequence[int] = ()
         self.end_id = special[token]
         self.vocabulary = Vocabulary(
             tokenizer=name,

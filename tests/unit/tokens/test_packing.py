@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -375,6 +376,32 @@ def test_documents_that_are_encoded_together_have_the_ids_that_each_has_alone(
     assert packed.shard and packed.num_documents == len(texts)
     expected = [number for text in texts for number in (*tokenizer.ids(text), tokenizer.end_id)]
     assert list(memoryview(store.get(packed.shard.name)).cast("H")) == expected
+
+
+@pytest.mark.parametrize(("before", "begin"), [("<s>", [3]), ("</s>", []), (None, [])])
+def test_each_document_begins_as_its_tokenizer_has_it(
+    before: str | None, begin: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that comes in parts, once. An end before a text would be a document of its own."""
+    monkeypatch.setattr(long_texts, "PART_CHARACTERS", 200)
+    file = write_tokenizer(tmp_path / "tokenizer.json", "<s>", "</s>")
+    library = tokenizers.Tokenizer.from_file(str(file))
+    if before:
+        ids = [("<s>", 3), ("</s>", 4)]
+        library.post_processor = tokenizers.processors.TemplateProcessing(f"{before} $A </s>", None, ids)
+        library.save(str(file))
+    tokenizer = read_recipe(str(file), None).open()
+    assert list(tokenizer.ids("a")) == [0]
+    texts = ["a b", "b " * 400, "a"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    store = MemoryStore()
+    [piece] = cut_into_pieces(find_sources([tmp_path / "a.jsonl"], "text"))
+    packed = pack_piece(piece, tokenizer, "text", store)
+    assert packed.shard
+    ids_there = list(memoryview(store.get(packed.shard.name)).cast("H"))
+    assert ids_there == [number for text in texts for number in (*begin, *tokenizer.ids(text), 4)]
+    if begin:
+        assert ids_there == [number for text in texts for number in library.encode(text).ids]
 
 
 @pytest.mark.parametrize("words", ["cba", "abc", "bcb"])
