@@ -50,9 +50,10 @@ def num_rows_before(path: InputFile, group: int) -> int:
 
 def _in_parquet(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
     with _parquet(span.path) as file:
+        is_text = _holds_text(file.schema_arrow.field(column).type)
         for group in range(span.start, span.end):
             with _whole(group_name(span.path, "parquet", group)):
-                num_rows = _rows_at_once(span.path, group, column)
+                num_rows = _rows_at_once(span.path, group, column) if is_text else _BATCH_ROWS
                 batches = file.iter_batches(num_rows, row_groups=[group], columns=[column])
                 values = (value for batch in batches for value in batch.column(0).to_pylist())
                 for number, value in enumerate(values):
@@ -60,8 +61,8 @@ def _in_parquet(span: TextSpan, column: str) -> Iterator[tuple[int, int, Any]]:
 
 
 def _rows_at_once(path: InputFile, group: int, column: str) -> int:
-    """How many rows lie in memory at once. A text that stands once in a small file, in its dictionary, may be
-    that of each row.
+    """How many rows of texts lie in memory at once. In a small file, a text that stands once in its
+    dictionary may be that of each row.
     """
     with _parquet(path, read_dictionary=[column], buffer_size=_PEEK_BYTES) as file:
         first = next(file.iter_batches(1, row_groups=[group], columns=[column]), None)
