@@ -53,10 +53,13 @@ def pack_piece(
         to_train_on, held_out = _Side(tokenizer, threads), _Side(tokenizer, threads)
         for span in piece.spans:
             side: _Side | None = None
+            # A long text may have begun in another piece.
+            goes_on = span.kind == "text" and span.start > 0
             for text in texts_of(span, column):
                 if side is None:
                     side = held_out if hold_out and hold_out.takes(head_of(span, text)) else to_train_on
-                side.add(text)
+                side.add(text, goes_on=goes_on)
+                goes_on = not text.is_end
                 if text.is_end:
                     side = None
         packed = to_train_on.packed(piece, store)
@@ -71,23 +74,22 @@ class _Side:
         self._parts = Parts(tokenizer)
         self._ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
         self._largest_id = self._num_documents = self._num_special = 0
-        self._is_open = False
         # Whole documents whose ids are still to be found, together; and those whose ids are being found.
         self._waiting: list[str] = []
         self._num_waiting = 0
         self._asked: deque[Future[Iterable[Sequence[int]]]] = deque()
 
-    def add(self, text: Text) -> None:
+    def add(self, text: Text, *, goes_on: bool) -> None:
         self._num_special += self._tokenizer.num_special(text.text)
         if self._num_waiting + len(text.text) > _TOGETHER_CHARACTERS:
             self._ask()
-        if self._parts.is_whole(text):
+        if not goes_on and self._parts.is_whole(text):
             self._waiting.append(text.text)
             # Also of texts without a character there are not more than this.
             self._num_waiting += len(text.text) + 1
             return
         self._add_waiting()
-        if not self._is_open:
+        if not goes_on:
             self._begin()
         for ids in self._parts.ids(text):
             self._extend(ids)
@@ -117,12 +119,10 @@ class _Side:
         self._largest_id = max(self._largest_id, max(ids, default=0))
 
     def _begin(self) -> None:
-        self._is_open = True
         if self._tokenizer.begin_ids:
             self._extend(self._tokenizer.begin_ids)
 
     def _end(self) -> None:
-        self._is_open = False
         self._num_documents += 1
         if self._tokenizer.end_id is not None:
             self._extend([self._tokenizer.end_id])

@@ -404,6 +404,23 @@ def test_each_document_begins_as_its_tokenizer_has_it(
         assert ids_there == [number for text in texts for number in library.encode(text).ids]
 
 
+@pytest.mark.parametrize("piece_bytes", [4, 8, 1000])
+def test_a_document_of_several_parts_and_pieces_has_one_beginning(
+    piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PART_BYTES", 4)
+    tokenizer = read_recipe(str(write_tokenizer(tmp_path / "tokenizer.json", "<s>", "</s>")), None).open()
+    monkeypatch.setattr(tokenizer, "begin_ids", [3])
+    (tmp_path / "1.txt").write_text("a")
+    (tmp_path / "2.txt").write_text("b c\nb c\nb c\nc")
+    store, ids = MemoryStore(), list[int]()
+    sources = find_sources([tmp_path / "1.txt", tmp_path / "2.txt"], "text")
+    for piece in cut_into_pieces(sources, piece_bytes):
+        if found := pack_piece(piece, tokenizer, "text", store).shard:
+            ids += memoryview(store.get(found.name)).cast("H")
+    assert ids == [3, 0, 4, 3, 1, 2, 1, 2, 1, 2, 2, 4]
+
+
 @pytest.mark.parametrize("words", ["cba", "abc", "bcb"])
 def test_the_largest_id_is_known_wherever_it_stands(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
