@@ -144,7 +144,7 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
     smallest = tuple(one // gcd(*whole) for one in whole)
     if sum(smallest) > MOST_IN_TURN:
         raise ValueError(
-            f"weights {', '.join(f'{float(one):g}' for one in weights[:4])} in whole numbers are together "
+            f"weights {', '.join(f'{float(one):.8g}' for one in weights[:4])} in whole numbers are together "
             f"more than {MOST_IN_TURN:,}; round them"
         )
     return smallest

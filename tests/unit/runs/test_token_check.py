@@ -255,7 +255,7 @@ def test_parquet_under_a_name_that_can_not_be_read_is_refused_and_not_left_out(
     write_parquet(place, ids=[*range(30)])
     (place / strange).parent.mkdir(exist_ok=True)
     (place / "0.parquet").rename(place / strange)
-    assert refusal(spec_for(place)).startswith(f"data: {place}/{strange}: expected letters, digits and ")
+    assert refusal(spec_for(place)).startswith(f"data: {place}/{strange!r}: expected letters, digits and ")
 
 
 def test_parquet_that_a_tool_hides_is_no_data(place: Path) -> None:
@@ -291,7 +291,10 @@ def test_parquet_ids_beyond_the_vocabulary_are_found_in_the_footer(place: Path) 
 def test_parquet_of_something_else_is_refused_with_its_columns(place: Path) -> None:
     write_parquet(place, text=["a"], label=[1])
     problem = refusal(spec_for(place))
-    assert "0.parquet: has no column of ids (text, label); expected one of input_ids, ids, tokens" in problem
+    assert (
+        "0.parquet: has no column of ids (['text', 'label']); expected one of input_ids, ids, tokens"
+        in problem
+    )
     write_parquet(place, ids=["a"])
     assert "0.parquet: its column 'ids' holds string, expected whole numbers" in refusal(spec_for(place))
 
@@ -466,7 +469,10 @@ def test_a_mixture_that_makes_no_sense_is_refused(setting: str, says: str, place
     ("second", "says"),
     [
         (source(Path("web"), 2), "web is there twice"),
-        (source(Path("code"), 1.0000001), "expected at most 100,000; round them"),
+        (
+            source(Path("code"), 1.0000001),
+            "1, 1.0000001 in whole numbers are together more than 100,000; round",
+        ),
         (source(Path("code"), 0), "more than 0"),
     ],
 )
