@@ -1,7 +1,7 @@
 """Scalars are the curves that people watch while a run trains, made from one flush at a time. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reporting.recording.attempts import RecordedAttempt
@@ -31,6 +31,10 @@ class RecordedWindow:
 
     def of(self, table: str) -> Sequence[dict[str, Any]]:
         return self.rows.get(table, ())
+
+    def and_then(self, later: "RecordedWindow") -> "RecordedWindow":
+        tables = dict.fromkeys([*self.rows, *later.rows])
+        return replace(later, rows={table: [*self.of(table), *later.of(table)] for table in tables})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

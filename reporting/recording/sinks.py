@@ -128,8 +128,8 @@ class WeightsAndBiases:
 class InThread:
     """Runs ``sink`` in a thread of its own, so that a service that doesn't answer delays no part.
 
-    Windows beyond ``_MOST_WINDOWS`` are dropped, except the last one. Of the sink's errors only the first is
-    logged.
+    What came while the service took its time comes to the sink as one window. Windows beyond
+    ``_MOST_WINDOWS`` are dropped, except the last one. Of the sink's errors only the first is logged.
     """
 
     def __init__(self, sink: Callable[[RecordedWindow], None]) -> None:
@@ -149,6 +149,8 @@ class InThread:
     def _work(self) -> None:
         while True:
             window = self._windows.get()
+            while not self._windows.empty():
+                window = window.and_then(self._windows.get())
             try:
                 self._sink(window)
             except Exception as error:

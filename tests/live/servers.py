@@ -35,17 +35,19 @@ from cryptography.x509.oid import NameOID
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[2]
 BUCKET = "checkpoints"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 INSTALL_TIMEOUT_S = 300
 SWIFT = "swift==2.38.3"
 AZURITE = "azurite@3.35.0"
 MINISTACK = "ministack==1.5.33"
 S3RVER = "s3rver@3.7.1"
+MLFLOW = "mlflow[auth]==3.17.2"
 # Azurite's account and key are fixed and published, and open nothing else.
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "moto-secret", "AWS_REGION": "us-east-1"}
 S3RVER_KEYS = {**S3_KEYS, "AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
+MLFLOW_LOGIN = {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": "a-long-secret"}
 SWIFT_KEYS = {**S3_KEYS, "AWS_ACCESS_KEY_ID": "lab:admin", "AWS_SECRET_ACCESS_KEY": "swift-secret"}
 
 
@@ -111,6 +113,24 @@ def swift(folder: Path) -> Iterator[int]:
         yield ports["proxy"]
 
 
+@contextmanager
+def mlflow(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A tracking server that takes ``MLFLOW_LOGIN`` alone, and leads a process group. What it was told lies
+    in ``folder``, for the next one. It listens before it answers.
+    """
+    binary = _installed(MLFLOW, _install_from_pypi) / "bin" / "mlflow"
+    login = folder / "login.ini"
+    login.write_text(_MLFLOW_LOGIN.format(folder=folder, **MLFLOW_LOGIN), encoding="utf-8")
+    environment = {"MLFLOW_AUTH_CONFIG_PATH": str(login), "MLFLOW_FLASK_SERVER_SECRET_KEY": "tests"}
+    command = [
+        str(binary), "server", "--app-name", "basic-auth", "--host", HOST, "--port", str(port),
+        "--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/runs.db",
+        "--artifacts-destination", str(folder / "artifacts"),
+    ]  # fmt: skip
+    with _running(command, port, folder / "mlflow.log", environment) as process:
+        yield process
+
+
 def make_bucket(
     endpoint: str, keys: Mapping[str, str], *, authority: Path | None = None, name: str = BUCKET
 ) -> None:
@@ -158,7 +178,7 @@ def free_port() -> int:
 @contextmanager
 def _running(
     command: Sequence[str], port: int, log: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -170,7 +190,7 @@ def _running(
         )
     try:
         _wait_until_it_listens(process, port, log)
-        yield
+        yield process
     finally:
         process.terminate()
         try:
@@ -254,6 +274,14 @@ def _configure_swift(folder: Path, binaries: Path, ports: Mapping[str, int]) -> 
     text = _SWIFT_SERVER.format(folder=folder, port=ports["proxy"], user=getpass.getuser())
     (folder / "proxy.conf").write_text(text + _SWIFT_PROXY)
 
+
+_MLFLOW_LOGIN = """\
+[mlflow]
+default_permission = READ
+database_uri = sqlite:///{folder}/login.db
+admin_username = {MLFLOW_TRACKING_USERNAME}
+admin_password = {MLFLOW_TRACKING_PASSWORD}
+"""
 
 _SWIFT_CONF = """\
 [swift-hash]

@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,6 +169,27 @@ def test_a_service_that_fails_is_logged_once_and_holds_nothing_up(caplog: pytest
     sink(a_window(range(1, 2), start=0, is_last=False))
     sink(a_window(range(2, 3), start=0))
     assert [record.getMessage() for record in caplog.records] == ["function: no such host"]
+
+
+def test_what_a_slow_service_has_waiting_comes_to_it_at_once() -> None:
+    came, is_slow = list[list[int]](), threading.Event()
+
+    def slow(window: RecordedWindow) -> None:
+        came.append([row["step"] for row in window.of("steps")])
+        assert is_slow.wait(DEADLINE_S)
+
+    sink = InThread(slow)
+    sink(a_window(range(1, 3), start=0, is_last=False))
+    for _ in looks():
+        if came:
+            break
+    for step in range(3, 9):
+        sink(a_window(range(step, step + 1), start=0, is_last=False))
+    is_slow.set()
+    sink(a_window(range(9, 10), start=0))
+    assert came[0] == [1, 2]
+    assert [step for steps in came for step in steps] == [*range(1, 10)]
+    assert len(came) <= 3
 
 
 def steps_in(store: Path) -> list[dict[str, Any]]:
