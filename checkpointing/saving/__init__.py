@@ -9,7 +9,8 @@ Reading order:
 - ``budget`` says how much of a node's disk saves may take, and what goes first.
 - ``own_store`` uses nothing on a node's disk but what is this user's own.
 - ``local_tier`` keeps saves on the nodes' disks.
-- ``memory_tier`` keeps the newest in the hosts' memory, and ``peers`` says which hosts keep copies of which.
+- ``memory_tier`` keeps the newest in the hosts' memory, as far as ``memory_limit`` says that there is room;
+  ``peers`` says which hosts keep copies of which, and ``pace`` how fast they are sent.
 - ``receipts`` says what a rank tells rank 0 of its file.
 - ``inbox`` is where rank 0 takes the other ranks' messages, and drops those of dropped saves.
 - ``publisher`` makes a save durable in the store, together with the other ranks.

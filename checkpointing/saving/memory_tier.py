@@ -15,6 +15,7 @@ from shutil import disk_usage
 from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.saving.budget import oldest_first
 from checkpointing.saving.local_tier import LocalTier
+from checkpointing.saving.memory_limit import memory_left
 
 # A save being written, and the one before it.
 MOST_SAVES = 2
@@ -42,9 +43,11 @@ class MemoryTier(LocalTier):
         return finding
 
     def free_bytes(self) -> int:
-        """How much more there may be here: what the folder has free, as long as the machine has it too."""
+        """How much more there may be here: what the folder has free, as long as the machine and the container
+        have it too."""
         root = next(one for one in (self._store.root, *self._store.root.parents) if one.exists())
-        return min(disk_usage(root).free, _available_bytes())
+        bounds = (disk_usage(root).free, _available_bytes(), memory_left())
+        return min(bound for bound in bounds if bound is not None)
 
     def forget(self, *, but: str | None = None) -> None:
         """Deletes all of this run but the generation ``but``."""

@@ -1,13 +1,13 @@
 """Sends ranks' shares of saves between hosts, through a group of its own beside the training.
 
 A share is sent as its part, which has the digests, and then in pieces. The receiver compares all of them
-before it keeps anything. The way of a sender is left free for at least half of the time, for the training.
+before it keeps anything. A sender rests between pieces, as the training needs it (see ``pace``).
 """
 
 import mmap
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +26,13 @@ from checkpointing.format.manifest import (
 )
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.memory_tier import MemoryTier
+from checkpointing.saving.pace import Pace
 from checkpointing.saving.save import Save, SaveFailed
 from checkpointing.stores.contract import StoreError
 
 _PIECE_BYTES = 16 * 2**20
 _TAG = 0
+_LONGEST_REST_S = 1.0
 # A share that could not be had.
 _NOTHING = (0, 0)
 
@@ -63,12 +65,16 @@ class ShareCopies:
         keepers: Sequence[int],
         sources: Sequence[int],
         most_bytes: int,
+        pace: Pace,
     ) -> None:
         self._tier = tier
         self._group = group
         self._keepers = keepers
         self._sources = sources
         self._most_bytes = most_bytes
+        self._pace = pace
+        # Memory that is touched for the first time costs more than what comes into it.
+        self._rooms = {rank: _Room() for rank in sources}
 
     def keep(self, save: Save) -> str | None:
         return self._tier.keep(save.cut, save.part, save.room.data)
@@ -82,9 +88,10 @@ class ShareCopies:
         if self._group is None:
             return None
         own = Held(tier=self._tier, cut=save.cut, part=save.part) if save else None
-        incoming = {rank: _Incoming(rank, self._most_bytes) for rank in self._sources}
+        incoming = {rank: _Incoming(rank, self._most_bytes, room) for rank, room in self._rooms.items()}
+        self._pace.begin()
         try:
-            _swap(self._group, own, self._keepers, incoming)
+            _swap(self._group, own, self._keepers, incoming, self._pace.rest_s)
         except Exception as error:
             # Whatever it was, what the others send next would be taken for something else.
             self._group = None
@@ -107,7 +114,7 @@ class ShareCopies:
 
 def bring(group: Any, share: Held, *, to: int) -> None:
     """The other side of ``receive``. Nothing is trained meanwhile, so no way is left free."""
-    _swap(group, share, [to], {}, longest_break_s=0.0)
+    _swap(group, share, [to], {})
 
 
 def receive(group: Any, sources: Mapping[int, int], keep_in: MemoryTier, *, most_bytes: int) -> list[str]:
@@ -115,8 +122,8 @@ def receive(group: Any, sources: Mapping[int, int], keep_in: MemoryTier, *, most
 
     Returns what could not be had. Raises if a rank is not reached, or has more than ``most_bytes`` for one.
     """
-    incoming = {rank: _Incoming(share, most_bytes) for rank, share in sources.items()}
-    _swap(group, None, [], incoming, longest_break_s=0.0)
+    incoming = {rank: _Incoming(share, most_bytes, _Room()) for rank, share in sources.items()}
+    _swap(group, None, [], incoming)
     return _kept(incoming, keep_in)
 
 
@@ -129,8 +136,7 @@ def _swap(
     own: Held | None,
     targets: Sequence[int],
     incoming: Mapping[int, "_Incoming"],
-    *,
-    longest_break_s: float = 1.0,
+    rest_s: Callable[[float], float] = lambda _: 0.0,
 ) -> None:
     """Sends ``own`` to ``targets``, or that there is none, and takes what is ``incoming``, by rank. A peer is
     waited for as long as the group's timeout says.
@@ -150,7 +156,7 @@ def _swap(
                 work.wait()
             for one in incoming.values():
                 one.came()
-            time.sleep(min(time.monotonic() - began, longest_break_s))
+            time.sleep(min(rest_s(time.monotonic() - began), _LONGEST_REST_S))
 
 
 def _next(pieces: Iterator[Tensor]) -> list[Tensor]:
@@ -166,15 +172,28 @@ def _outgoing(own: Held | None, data: memoryview | None) -> Iterator[Tensor]:
     yield torch.tensor([len(part), len(data)])
     yield torch.frombuffer(bytearray(part), dtype=torch.uint8)
     for start in range(0, len(data), _PIECE_BYTES):
-        yield torch.frombuffer(bytearray(data[start : start + _PIECE_BYTES]), dtype=torch.uint8)
+        yield torch.frombuffer(data[start : start + _PIECE_BYTES], dtype=torch.uint8)
+
+
+class _Room:
+    """Memory for one share at a time, which stays for the next one."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)
+
+    def of(self, num_bytes: int) -> memoryview:
+        if len(self._memory) < num_bytes:
+            self._memory = mmap.mmap(-1, num_bytes)
+        return memoryview(self._memory)[:num_bytes]
 
 
 class _Incoming:
     """A share on its way to this rank. ``wanted`` is the memory for what comes next, None at the end."""
 
-    def __init__(self, share: int, most_bytes: int) -> None:
+    def __init__(self, share: int, most_bytes: int, room: _Room) -> None:
         self._share = share
         self._most_bytes = most_bytes
+        self._room = room
         self._problem: str | None = None
         self._part = b""
         self._data = memoryview(b"")
@@ -210,7 +229,7 @@ class _Incoming:
         told = torch.zeros(num_told, dtype=torch.uint8)
         yield told
         self._part = told.numpy().tobytes()
-        self._data = memoryview(mmap.mmap(-1, num_bytes))
+        self._data = self._room.of(num_bytes)
         memory = torch.frombuffer(self._data, dtype=torch.uint8)
         for start in range(0, num_bytes, _PIECE_BYTES):
             yield memory[start : start + _PIECE_BYTES]
@@ -232,5 +251,5 @@ def _opened(own: Held | None) -> Iterator[memoryview | None]:
             # Nobody has room for more, and nothing maps an empty file.
             yield None
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-            yield data
+        # Nothing writes to it, but torch wants memory that may be written to. It goes with its last piece.
+        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))

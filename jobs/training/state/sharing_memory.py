@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from checkpointing.errors import Unfit
 from checkpointing.saving.memory_tier import MOST_SAVES, MemoryTier
+from checkpointing.saving.pace import Pace
 from checkpointing.saving.peers import Seat, keepers
 from checkpointing.stores.contract import StoreError
 from cluster.probe.gloo_store import GlooGroup
@@ -36,12 +37,14 @@ def share_memory(tier: MemoryTier, saving: Saving, context: Context, share_bytes
         group = GlooGroup(context.key, saving.deadline_s)
         # Who is in a rank's seat could give it any share, with its digests.
         prove(context.key, group)
+    status = context.status
     return ShareCopies(
         tier,
         group,
         keepers=chosen[rank],
         sources=_sources(chosen)[rank],
         most_bytes=max(place.share_bytes for place in places),
+        pace=Pace(lambda: (status.step, status.step_s)),
     )
 
 
