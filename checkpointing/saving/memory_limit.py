@@ -29,7 +29,7 @@ def _cgroups(root: Path) -> Iterator[Path]:
         top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
         # In a container the path may be the host's, and what lies at the top is the container's.
         place = top / path.lstrip("/")
-        yield from (one for one in (place, *place.parents) if one.is_relative_to(top))
+        yield from (place, *place.parents)
 
 
 def _left(folder: Path, limit: str, used: str, cache: str) -> int | None:

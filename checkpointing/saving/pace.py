@@ -25,15 +25,14 @@ class Pace:
         self._rest = MOST_REST
 
     def begin(self) -> None:
-        """Call it before a copy is sent: nothing was sent in the last step."""
+        """Call it before each copy is sent: nothing was sent in the last step."""
         self._step, took_s = self._last_step()
-        if took_s > 0:
-            self._usual.append(took_s)
+        self._usual.append(took_s)
 
     def rest_s(self, took_s: float) -> float:
         """Returns how long to rest after a piece that took so long."""
         step, step_s = self._last_step()
-        if step != self._step and self._usual:
+        if step != self._step:
             self._step = step
             if step_s > _SLOWER * median(self._usual):
                 self._rest = min(MOST_REST, max(self._rest * 2, _LEAST_REST))

@@ -40,6 +40,13 @@ def test_where_no_step_takes_longer_nothing_is_left_free_in_the_end() -> None:
     assert found == [4.0, 2.0, 1.0, 0.5, 0.0, 0.0]
 
 
+def test_of_one_step_the_pieces_rest_equally_long() -> None:
+    training = Training()
+    pace = begun(training)
+    assert rests(pace, training, 1.0) == [4.0]
+    assert [pace.rest_s(8.0) for _ in range(3)] == [4.0] * 3
+
+
 def test_steps_that_take_longer_bring_the_rest_back_up_to_half_of_the_time() -> None:
     training = Training()
     pace = begun(training)
