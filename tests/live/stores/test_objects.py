@@ -252,7 +252,7 @@ def test_ids_at_a_buckets_root_are_found_and_a_name_that_is_none_is_refused(
 
     client.put_object(Bucket="ids", Key="part 2.parquet", Body=b"")
     assert sorted(open_store("s3://ids").contents()) == ["0.parquet", "more/1.parquet", "part 2.parquet"]
-    with pytest.raises(SpecError, match=r"^data: s3://ids/part 2\.parquet: expected letters"):
+    with pytest.raises(SpecError, match=r"^data: s3://ids/'part 2\.parquet': expected letters"):
         find_tokens(spec)
 
 
