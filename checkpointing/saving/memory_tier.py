@@ -43,8 +43,7 @@ class MemoryTier(LocalTier):
         return finding
 
     def free_bytes(self) -> int:
-        """How much more there may be here: what the folder has free, as long as the machine and the container
-        have it too."""
+        """How much more there may be here: what folder, machine and container all have free."""
         root = next(one for one in (self._store.root, *self._store.root.parents) if one.exists())
         bounds = (disk_usage(root).free, _available_bytes(), memory_left())
         return min(bound for bound in bounds if bound is not None)

@@ -205,7 +205,7 @@ def test_flex_attention_has_the_losses_and_gradients_of_a_mask(
     for step in range(2):
         begins = torch.zeros(2, 40, dtype=torch.bool)
         begins[0, [0, 1, 9 + step, 39]] = True
-        begins[1, 17] = True
+        begins[1, 3] = True  # longer than mistral-tiny's window
         num_compiled, found = compiling.num_compiled(), []
         for model in models:
             model.zero_grad()

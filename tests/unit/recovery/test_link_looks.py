@@ -56,6 +56,11 @@ class Run:
         for rank, node in enumerate(HOSTS):
             self.looks.hear(replace(BEAT, rank=rank, node=node, step=self._now))
 
+    def begins_a_look(self, links: Links) -> None:
+        self.looks.begins(3)
+        self.goes_on(30)
+        self.wait_until(lambda: bool(links.asked), "a look")
+
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         end_s = time.monotonic() + 10
         while not is_so():
@@ -67,10 +72,8 @@ class Run:
 def test_links_are_tried_beside_the_driver_which_tells_what_they_showed() -> None:
     links = Links()
     run = Run(links)
-    with run.looks as looks:
-        looks.begins(3)
-        run.goes_on(30)
-        run.wait_until(lambda: bool(links.asked), "a look")
+    with run.looks:
+        run.begins_a_look(links)
         run.goes_on(5)
         assert links.asked == [["a", "b", "c"]] and not run.told
         links.let.set()
@@ -85,9 +88,7 @@ def test_what_a_look_at_an_earlier_attempt_showed_is_not_told() -> None:
     links = Links()
     run = Run(links)
     with run.looks as looks:
-        looks.begins(3)
-        run.goes_on(30)
-        run.wait_until(lambda: bool(links.asked), "a look")
+        run.begins_a_look(links)
         looks.begins(3)
         assert links.was_dropped.wait(10)
         links.let.set()
@@ -101,9 +102,7 @@ def test_nor_is_what_it_showed_after_the_next_attempt_has_begun() -> None:
     links.is_late = True
     run = Run(links)
     with run.looks as looks:
-        looks.begins(3)
-        run.goes_on(30)
-        run.wait_until(lambda: bool(links.asked), "a look")
+        run.begins_a_look(links)
         looks.begins(3)
         assert links.was_dropped.wait(10)
         run.wait_until(lambda: run.goes_on(1) or len(links.asked) == 2, "the look at the next one")
@@ -113,10 +112,8 @@ def test_nor_is_what_it_showed_after_the_next_attempt_has_begun() -> None:
 def test_the_end_of_a_run_ends_a_look() -> None:
     links = Links()
     run = Run(links)
-    with run.looks as looks:
-        looks.begins(3)
-        run.goes_on(30)
-        run.wait_until(lambda: bool(links.asked), "a look")
+    with run.looks:
+        run.begins_a_look(links)
     assert links.was_dropped.is_set()
     assert not [thread for thread in threading.enumerate() if thread.name == "link-looks"]
 

@@ -187,6 +187,25 @@ def test_a_window_that_bites_costs_a_mask_and_one_that_does_not_costs_nothing() 
         assert windowed - plain == (2 * length**2 if is_larger else 0)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_flex_attention_has_no_mask_for_a_window_and_takes_key_heads_as_they_are(
+    precision: Precision,
+) -> None:
+    mistral = replace(
+        LLAMA_8B,
+        model=preset("mistral-7b-v0.1"),
+        precision=precision,
+        seq_len=8192,
+        attention="flex",
+    )
+    unlimited = replace(mistral, model=replace(mistral.model, sliding_window=None))
+    assert predict_memory(mistral, on_cpu=False) == predict_memory(unlimited, on_cpu=False)
+    plain = predict_memory(replace(unlimited, precision="bf16", attention="flash"), on_cpu=False)
+    assert predict_memory(replace(mistral, precision="bf16"), on_cpu=False) == plain
+    by_mask = predict_memory(replace(mistral, attention="efficient"), on_cpu=False)
+    assert predict_memory(mistral, on_cpu=False).activations < by_mask.activations
+
+
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("mode", get_args(Checkpointing))
 def test_documents_that_are_kept_apart_take_a_mask_for_each_row(mode: Checkpointing, on_cpu: bool) -> None:
