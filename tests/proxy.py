@@ -93,7 +93,19 @@ class CopiesNothing:
     """What asks for a copy is answered 411, as Ceph's RGW 16 answers it."""
 
 
-Fault = Failing | Conflicted | Nothing | Killed | Hung | Slow | Busy | Mute | Careless | CopiesNothing
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LooksThenWrites:
+    """Whether an object exists is looked up before it is created, and ``between_s`` later it is written, as
+    Swift does it: of several who create one name in the same moment all win.
+    """
+
+    between_s: float = 0.05
+
+
+Fault = (
+    Failing | Conflicted | Nothing | Killed | Hung | Slow | Busy | Mute | Careless | CopiesNothing
+    | LooksThenWrites
+)  # fmt: skip
 
 
 class Proxy:
@@ -173,6 +185,8 @@ class Proxy:
                     await self._refuse_one(reader, writer, self._fault)
                 case CopiesNothing():
                     await self._refuse_copies(reader, writer)
+                case LooksThenWrites():
+                    await self._look_then_write(reader, writer, self._fault)
                 case Nothing() | Killed() | Hung() | Slow() | Busy() | Mute() | Careless():
                     await self._pass(reader, writer)
                 case _:
@@ -274,6 +288,22 @@ class Proxy:
             writer.write(answer % (len(told), told))
         else:
             writer.write(await self._forward(head, body))
+        await writer.drain()
+
+    async def _look_then_write(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: LooksThenWrites
+    ) -> None:
+        """One request of this connection; the next one comes on another."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        body = await reader.readexactly(int(length[1]) if length else 0)
+        if _CONDITION.search(head):
+            path = head.split(b" ", 2)[1]
+            found = await self._forward(b"HEAD %s HTTP/1.1\r\nHost: server\r\n\r\n" % path, b"")
+            if b" 404 " in found.partition(b"\r\n")[0]:
+                await asyncio.sleep(fault.between_s)
+                head = _CONDITION.sub(b"\r\nx-lost-header:", head)
+        writer.write(await self._forward(head, body))
         await writer.drain()
 
     async def _fail_some(

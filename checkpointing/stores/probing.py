@@ -14,7 +14,7 @@ from functools import partial
 from shutil import disk_usage
 from statistics import median
 
-from checkpointing.stores.contract import Conflict, Denied, Missing, Store, StoreError, Unavailable
+from checkpointing.stores.contract import Conflict, Denied, Missing, Store, StoreError, Unavailable, Undecided
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.verbs import VerbAnswer, answers_of
 
@@ -62,6 +62,33 @@ def examine(store: Store, *, deadline_s: float) -> StoreFacts:
     return trial.found
 
 
+def num_winners(store: Store, name: str, num_racers: int) -> int:
+    """Lets several threads create one name at the same moment; returns how many succeeded.
+
+    None may have, as far as the store knows: a repeated request can be refused by what the first one wrote.
+    """
+    start = threading.Barrier(num_racers)
+    errors: list[StoreError] = []
+
+    def take_part() -> None:
+        start.wait()
+        try:
+            # Each thread writes its own bytes, by which a store tells whose object it is.
+            store.create(name, secrets.token_bytes(8))
+        except StoreError as error:
+            errors.append(error)
+
+    racers = [threading.Thread(target=take_part, daemon=True) for _ in range(num_racers)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    for error in errors:
+        if not isinstance(error, Conflict | Undecided):
+            raise error
+    return num_racers - len(errors)
+
+
 class _Trial:
     """Runs the tests in order. ``step`` is the current one; ``found`` holds the facts so far."""
 
@@ -95,36 +122,13 @@ class _Trial:
         self._store.probe()
         self.found = replace(self.found, free_bytes=_free_bytes(self._store))
         self.step = "create"
-        self.found = replace(self.found, winners=self._race())
+        self.found = replace(self.found, winners=num_winners(self._store, self._name("race"), _NUM_RACERS))
         self.step = "read after write"
         self.found = replace(self.found, reads_what_it_wrote=self._is_read_back())
         self.step = "small objects"
         self._small()
         self.step = "large object"
         self._large()
-
-    def _race(self) -> int:
-        """Lets several threads create one name at the same moment; returns how many succeeded."""
-        name = self._name("race")
-        start, errors = threading.Barrier(_NUM_RACERS), []
-
-        def take_part() -> None:
-            start.wait()
-            try:
-                # Each thread writes its own bytes, by which a store tells whose object it is.
-                self._store.create(name, secrets.token_bytes(8))
-            except StoreError as error:
-                errors.append(error)
-
-        racers = [threading.Thread(target=take_part, daemon=True) for _ in range(_NUM_RACERS)]
-        for racer in racers:
-            racer.start()
-        for racer in racers:
-            racer.join()
-        other = [error for error in errors if not isinstance(error, Conflict)]
-        if other:
-            raise other[0]
-        return _NUM_RACERS - len(errors)
 
     def _is_read_back(self) -> bool:
         """Checks that an object reads back when new and when replaced, is listed, and is gone once

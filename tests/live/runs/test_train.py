@@ -16,11 +16,13 @@ import pytest
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
+from checkpointing.stores.opening import open_store
 from reporting.long_runs.summarising import long_runs
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.command_line import DEADLINE_S, below, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.servers import BUCKET, HOST, S3_KEYS, make_bucket, moto
+from tests.proxy import LooksThenWrites, Proxy
 from tests.unit.printed import checked
 
 RUN = """
@@ -132,6 +134,23 @@ def test_on_object_storage_it_is_saved_gone_on_from_and_pointed_at(tmp_path: Pat
         facts = json.loads(done.stdout)
         assert facts["ray_checkpoint"] == facts["newest_generation"]
     assert facts["resumed_step"] == 6
+
+
+def test_where_two_win_who_create_one_object_at_once_no_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_spec(tmp_path, LIGHT.replace("world_size: 2", "world_size: 1"))
+    url = f"s3://{BUCKET}/store"
+    with moto(tmp_path) as port, Proxy(port) as front:
+        make_bucket(front.url, S3_KEYS)
+        for name, value in {**S3_KEYS, "AWS_ENDPOINT_URL": front.url}.items():
+            monkeypatch.setenv(name, value)
+        front.become(LooksThenWrites())
+        done = run([*train_command(spec, tmp_path, "--executor", "inline"), "--store", url])
+        left = [*open_store(url).contents()]
+    assert done.returncode == 2, done.stderr
+    assert f"store: {url} does not let only one of several create an object at the same moment" in done.stderr
+    assert left == []
 
 
 def test_under_torchrun_it_is_the_same_run(tmp_path: Path) -> None:

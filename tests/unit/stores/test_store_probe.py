@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.stores.contract import Buffer, Denied, Missing, Store, Unavailable
+from checkpointing.stores.contract import (
+    Buffer,
+    Conflict,
+    Denied,
+    Missing,
+    Store,
+    StoreError,
+    Unavailable,
+    Undecided,
+)
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
-from checkpointing.stores.probing import StoreFacts, examine, marker
+from checkpointing.stores.probing import StoreFacts, examine, marker, num_winners
 
 DEADLINE_S = 20
 
@@ -65,6 +74,18 @@ class Hangs(OddStore):
     def get(self, name: str) -> bytes:
         self.release.wait(DEADLINE_S)
         return super().get(name)
+
+
+class Races(OddStore):
+    """Of those who create one name at once, each gets another of the answers."""
+
+    def __init__(self, *answers: StoreError | None) -> None:
+        super().__init__()
+        self._answers = [*answers]
+
+    def create(self, name: str, data: Buffer) -> None:
+        if answer := self._answers.pop():
+            raise answer
 
 
 class Cuts(OddStore):
@@ -162,6 +183,18 @@ def test_a_file_in_the_way_of_the_store_is_a_failure(tmp_path: Path) -> None:
     facts = examine(LocalStore(tmp_path / "store"), deadline_s=DEADLINE_S)
     assert facts.failed is not None
     assert "can't be written" in facts.failed
+
+
+def test_who_got_neither_yes_nor_no_has_not_won_a_race() -> None:
+    taken, unsure = Conflict("store: exists already"), Undecided("store: 409 ConditionalRequestConflict")
+    assert num_winners(Races(taken, None, unsure, unsure), "probe/a", 4) == 1
+    assert num_winners(Races(None, None, unsure, taken), "probe/a", 4) == 2
+    assert num_winners(Races(taken, taken, taken, taken), "probe/a", 4) == 0
+
+
+def test_a_store_that_is_away_during_a_race_says_so() -> None:
+    with pytest.raises(Unavailable, match="slow down"):
+        num_winners(Races(None, Conflict(""), Unavailable("store: slow down")), "probe/a", 3)
 
 
 def test_what_may_not_be_deleted_is_named_where_it_could_be_written() -> None:
