@@ -18,9 +18,10 @@ MOST_SAMPLES = 100_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFacts:
     """What the index says. ``num_with_sha256`` shards can be compared with it. ``row_tokens`` and
-    ``num_trained_tokens`` are None if the tokens are no conversations: then all are trained on. ``end_id``
-    stands behind each document of text. ``split`` is "training" or "held-out" if a share of the documents,
-    ``held_out_share``, was held out when they were packed.
+    ``num_trained_tokens`` are None if the tokens are no conversations: then all are trained on. Of text,
+    ``begin_ids`` stand before each document, and ``end_id`` behind it; None if that is not known. ``split``
+    is "training" or "held-out" if a share of the documents, ``held_out_share``, was held out when they were
+    packed.
 
     ``documents`` is None if not all tokens were read; ``unread`` says why. ``excerpt`` is how the first
     document begins, as text with control characters escaped; None if the tokenizer is not at hand.
@@ -35,6 +36,7 @@ class TokenFacts:
     tokenizer: str | None
     tokenizer_digest: str | None
     vocab_size: int | None
+    begin_ids: list[int] | None
     end_id: int | None
     digest: str
     row_tokens: int | None
@@ -104,6 +106,7 @@ def facts_of(index: TokenIndex, url: str) -> TokenFacts:
         tokenizer=vocabulary.tokenizer if vocabulary else None,
         tokenizer_digest=vocabulary.digest if vocabulary else None,
         vocab_size=vocabulary.size if vocabulary else None,
+        begin_ids=None if vocabulary is None or vocabulary.begin_ids is None else [*vocabulary.begin_ids],
         end_id=vocabulary.end_id if vocabulary else None,
         digest=index.digest,
         row_tokens=chat.seq_len if chat else None,

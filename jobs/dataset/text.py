@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from jobs.dataset.facts import RunFacts, SourceFacts, StepFacts, TokenFacts
 from jobs.dataset.verifying import Verified
 from jobs.runs.data_read.documents import MOST_COMPARED
+from jobs.runs.token_check import told_of_begin
 from reporting.analysis.formatting import counted
 from reporting.recording.read_data import DocumentFacts
 
@@ -40,6 +41,8 @@ def _tokens(found: TokenFacts) -> Iterator[str]:
     else:
         digest = (found.tokenizer_digest or "")[:_DIGEST_CHARS]
         yield f"tokenizer: {found.tokenizer} ({digest}), a vocabulary of {found.vocab_size:,}"
+    if found.begin_ids is not None:
+        yield f"before each document: {told_of_begin(found.begin_ids)}"
     if found.row_tokens:
         yield (
             f"conversations in rows of {found.row_tokens:,} tokens, of which {found.num_trained_tokens:,} "

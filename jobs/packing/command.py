@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from checkpointing.stores.bounded import TooLarge, get_bounded
@@ -30,6 +31,7 @@ from jobs.training.task.token_index import (
     DataError,
     Split,
     TokenIndex,
+    Vocabulary,
     from_json,
     to_json,
 )
@@ -61,7 +63,8 @@ def _story(args: argparse.Namespace) -> int:
             f"--tokenizer {args.tokenizer}: conversations need a tokenizer.json; name the model's"
         )
     if STANDARD_INPUT in args.inputs:
-        _check_vacant(store, args.hold_out)  # Before it is read, which may take hours and can't be repeated.
+        # Before it is read, which may take hours and can't be repeated.
+        _check_vacant(store, args.hold_out, _vocabulary(recipe, is_chat=chat is not None))
     with with_standard_input(args.inputs, args.rest) as inputs:
         wanted = Wanted(split=args.split, subset=args.subset)
         given = [in_split(one, wanted) for one in named(inputs)]
@@ -90,7 +93,7 @@ def _packed_and_told(
         )
     if not pieces:
         raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
-    _check_vacant(store, split)
+    _check_vacant(store, split, _vocabulary(recipe, is_chat=chat is not None))
     packed = _pack(pieces, recipe, store, args, chat)
     index = _index(packed, recipe, args, chat)
     held_out = [one.held_out for one in packed if one.held_out]
@@ -103,7 +106,7 @@ def _packed_and_told(
     return EXIT_OK
 
 
-def _check_vacant(store: Store, split: HoldOut | None) -> None:
+def _check_vacant(store: Store, split: HoldOut | None, vocabulary: Vocabulary) -> None:
     store.probe()
     # A killed packing may have left the index of what is held out. Without --hold-out, these are trained on.
     for name in (INDEX,) if split else (INDEX, f"{HELD_OUT}/{INDEX}"):
@@ -113,18 +116,23 @@ def _check_vacant(store: Store, split: HoldOut | None) -> None:
                 f"--out {store.url}: holds packed tokens already; name another place, or delete {name}"
             )
     if split:
-        _check_same_share(store, split)
+        _check_held_out(store, split, vocabulary)
 
 
-def _check_same_share(store: Store, split: HoldOut) -> None:
+def _check_held_out(store: Store, split: HoldOut, vocabulary: Vocabulary) -> None:
     name = f"{HELD_OUT}/{INDEX}"
     try:
-        found = from_json(get_bounded(store, name, most_bytes=MOST_INDEX_BYTES), name).split
+        found = from_json(get_bounded(store, name, most_bytes=MOST_INDEX_BYTES), name)
     except Missing:
         return
     except (TooLarge, DataError):
         found = None
-    if found is None or found.share != split.share:
+    if found and found.vocabulary != vocabulary:
+        raise InputError(
+            f"--out {store.url}: {HELD_OUT} was packed with another tokenizer, or begins its documents "
+            f"otherwise; name another place, or delete {name}"
+        )
+    if not found or not found.split or found.split.share != split.share:
         raise InputError(
             f"--hold-out: another share was held out at {store.url}; give that one, name another place, or "
             f"delete {name}"
@@ -173,13 +181,20 @@ def _index(
     if not shards:
         what = "conversation that is used" if chat else "text"
         raise InputError(f"{args.inputs[0]}: holds no {what}; there is nothing to pack")
-    vocabulary = recipe.open().vocabulary
+    vocabulary = _vocabulary(recipe, is_chat=chat is not None)
     split = args.hold_out and Split.of(args.hold_out.share, is_held_out=is_held_out)
     if chat is None:
         dtype = dtype_for(vocabulary)
         return TokenIndex(dtype=dtype, shards=shards, vocabulary=vocabulary, split=split)
     facts = chat_facts(chat, sum(one.num_trained for one in packed))
     return TokenIndex(dtype="uint32", shards=shards, vocabulary=vocabulary, chat=facts, split=split)
+
+
+def _vocabulary(recipe: TokenizerRecipe, *, is_chat: bool) -> Vocabulary:
+    tokenizer = recipe.open()
+    # A conversation begins as its template has it.
+    begin_ids = None if is_chat else tuple(tokenizer.begin_ids)
+    return replace(tokenizer.vocabulary, begin_ids=begin_ids)
 
 
 def _is_another(store: Store, name: str, index: bytes) -> bool:

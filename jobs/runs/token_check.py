@@ -42,6 +42,8 @@ _NUM_READERS = 16
 MOST_FILES = 1_000_000
 # Two tokenizers' digests do not share a prefix of this length by chance.
 _SHORTEST_DIGEST = 12
+# Of the ids before a document. Tokenizers have one, or two.
+_MOST_SHOWN = 4
 
 
 def find_data(spec: RunSpec) -> Data | None:
@@ -133,6 +135,8 @@ def _wrong_held_out(spec: RunSpec, held_out: Tokens, places: Sequence[Tokens]) -
         return f"and {first.url} are not both conversations; expected the same of both"
     if _digest_of(held_out) != _digest_of(first) or held_out.end_id != first.end_id:
         return f"was packed with another tokenizer than {first.url}; pack one of them again"
+    if problem := next(filter(None, (_other_beginning(held_out, one, one.url) for one in places)), None):
+        return problem
     if split and not split.is_held_out:
         return "is what a packing left for training; expected the folder held-out below it"
     if any(_are_same(held_out, one) for one in places):
@@ -225,6 +229,7 @@ def _with_share(tokens: Tokens, share_bytes: int | None) -> Tokens:
 
 def _wrong_sources(sources: Sequence[WeightedTokens]) -> Iterator[str]:
     first = sources[0]
+    telling = next((one for one in sources if _begin_ids_of(one.tokens) is not None), first)
     for source in sources:
         tokens, where = source.tokens, f"data.sources: {source.name}"
         if not tokens.windows.num_samples:
@@ -233,6 +238,33 @@ def _wrong_sources(sources: Sequence[WeightedTokens]) -> Iterator[str]:
             yield f"{where}: conversations and text can't be mixed, but {first.name} is of the other kind"
         elif _digest_of(tokens) != _digest_of(first.tokens) or tokens.end_id != first.tokens.end_id:
             yield f"{where}: was packed with another tokenizer than {first.name}; pack one of them again"
+        elif problem := _other_beginning(tokens, telling.tokens, telling.name):
+            yield f"{where}: {problem}"
+
+
+def _other_beginning(tokens: Tokens, other: Tokens, name: str) -> str | None:
+    """What is wrong if an index says that documents begin otherwise than the other's, which is called
+    ``name``. Indexes that do not say, such as those of older versions, are taken.
+    """
+    mine, theirs = _begin_ids_of(tokens), _begin_ids_of(other)
+    if mine is None or theirs is None or mine == theirs:
+        return None
+    return (
+        f"has {told_of_begin(mine)} before each document, but {name} has {told_of_begin(theirs)}; pack one "
+        "of them again"
+    )
+
+
+def told_of_begin(begin_ids: Sequence[int]) -> str:
+    """In a few words."""
+    if not begin_ids:
+        return "nothing"
+    shown = ", ".join(map(str, begin_ids[:_MOST_SHOWN])) + (", ..." if len(begin_ids) > _MOST_SHOWN else "")
+    return f"the id {shown}" if len(begin_ids) == 1 else f"the ids {shown}"
+
+
+def _begin_ids_of(tokens: Tokens) -> Sequence[int] | None:
+    return tokens.index.vocabulary.begin_ids if tokens.index.vocabulary else None
 
 
 def _digest_of(tokens: Tokens) -> str | None:

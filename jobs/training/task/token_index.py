@@ -79,14 +79,15 @@ class KnownShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The tokenizer that made the ids; all ids are below ``size``. ``end_id`` stands behind each document of
-    text; None if that is unknown.
+    """The tokenizer that made the ids; all ids are below ``size``. Of text, ``begin_ids`` stand before each
+    document, and ``end_id`` behind it; None if that is unknown.
     """
 
     tokenizer: str
     digest: str
     size: int
     end_id: int | None = None
+    begin_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +281,11 @@ def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
     if body is None:
         return None
     vocabulary = Vocabulary(
-        tokenizer=body["tokenizer"], digest=body["digest"], size=body["size"], end_id=body.get("end_id")
+        tokenizer=body["tokenizer"],
+        digest=body["digest"],
+        size=body["size"],
+        end_id=body.get("end_id"),
+        begin_ids=_begin_ids(body.get("begin_ids")),
     )
     if not _is_count(vocabulary.size) or not _is_line(vocabulary.tokenizer):
         raise ValueError(f"its vocabulary is {dict(body)}")
@@ -291,6 +296,14 @@ def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
     ):
         raise ValueError(f"the end_id of its vocabulary is {vocabulary.end_id!r}")
     return vocabulary
+
+
+def _begin_ids(value: object) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not (isinstance(value, list) and all(map(_is_count, value))):
+        raise ValueError(f"the begin_ids of its vocabulary are {value!r:.80}")
+    return tuple(value)
 
 
 def _is_count(value: object) -> bool:

@@ -252,7 +252,7 @@ def mds_file(name: str) -> Callable[[bytes, Path], object]:
 
 
 def token_index() -> bytes:
-    vocabulary = Vocabulary(tokenizer="bytes", digest="0" * 64, size=257)
+    vocabulary = Vocabulary(tokenizer="bytes", digest="0" * 64, size=257, begin_ids=(1, 2))
     shard = TokenShard(name="shard-00000.bin", num_tokens=10, sha256="0" * 64, largest_id=256)
     return to_json(TokenIndex(dtype="uint16", shards=(shard,), vocabulary=vocabulary))
 

@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import re
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -428,6 +430,34 @@ def test_sources_that_do_not_fit_each_other_are_refused(
         find_data(mixed_spec(place, setting=more))
 
 
+@pytest.mark.parametrize(
+    ("begin_ids", "says"),
+    [
+        ([(7,), (), (7,)], "second: has nothing before each document, but first has the id 7; pack"),
+        ([None, (), (7, 8)], "third: has the ids 7, 8 before each document, but second has nothing; pack"),
+        (
+            [(), None, (1, 2, 3, 4, 5)],
+            "third: has the ids 1, 2, 3, 4, ... before each document, but first has nothing",
+        ),
+        ([(7,), (7,), (7,)], None),
+        # Indexes of older versions do not say.
+        ([None, (7,), (7,)], None),
+        ([None, None, ()], None),
+    ],
+)
+def test_sources_before_whose_documents_stand_other_ids_are_refused(
+    begin_ids: list[tuple[int, ...] | None], says: str | None, place: Path
+) -> None:
+    names = ("first", "second", "third")
+    for name, ids in zip(names, begin_ids, strict=True):
+        write_shards(place / name, range(90), vocabulary=replace(BYTES, begin_ids=ids))
+    spec = mixed_spec(place, *(source(place / name) for name in names))
+    with pytest.raises(SpecError, match=re.escape(says)) if says else nullcontext() as refused:
+        assert find_data(spec)
+    if refused:
+        assert len(refused.value.problems) == 1
+
+
 def test_sources_share_the_cache_and_parquet_which_has_to_fit_comes_first(place: Path) -> None:
     write_shards(place / "web", range(90), vocabulary=None)
     (place / "code").mkdir(parents=True)
@@ -573,6 +603,17 @@ def test_what_can_not_be_evaluated_on_is_refused(
         find_data(spec_for(place, f"eval.path={place}/held-out"))
     with pytest.raises(SpecError, match=r"eval\.path: is for tokens; leave it out"):
         spec_for(place, "data={samples: 4}", "eval.path=held-out")
+
+
+@pytest.mark.parametrize(("begin_ids", "is_taken"), [(None, True), ((7,), True), ((), False)])
+def test_documents_are_evaluated_on_that_begin_as_those_that_are_trained_on(
+    begin_ids: tuple[int, ...] | None, is_taken: bool, place: Path
+) -> None:
+    write_side(place, range(41), None, replace(BYTES, begin_ids=(7,)))
+    write_side(place / "held-out", range(100, 109), None, replace(BYTES, begin_ids=begin_ids))
+    says = r"eval\.path: .*held-out has nothing before each document, but .* has the id 7; pack one of them"
+    with nullcontext() if is_taken else pytest.raises(SpecError, match=says):
+        assert find_data(spec_for(place, f"eval.path={place}/held-out"))
 
 
 @pytest.mark.parametrize("share", [Fraction(1, 300), Fraction(1, 100)])

@@ -5,6 +5,7 @@ import json
 from fractions import Fraction
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -16,6 +17,7 @@ from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
+from jobs.packing import command
 from jobs.packing.chat.piece import pack_chat_piece
 from jobs.packing.chat.recipe import ChatRecipe, ChatTemplate
 from jobs.packing.chat.template_file import CHATML
@@ -193,6 +195,29 @@ def test_what_a_killed_packing_held_out_is_not_trained_on_by_another(
     told = capsys.readouterr().err
     assert "--hold-out: another share was held out at" in told
     assert f"name another place, or delete {HELD_OUT}/{INDEX}" in told
+
+
+@pytest.mark.parametrize("change", [{"begin_ids": [3]}, {"begin_ids": None}, {"digest": "d" * 64}])
+def test_what_a_killed_packing_held_out_with_other_beginnings_or_another_tokenizer_is_told_first(
+    change: dict[str, Any],
+    books: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert main(["pack", "a.jsonl", "--out", "new", "--hold-out", "25%"]) == 0
+    (tmp_path / "new" / INDEX).unlink()
+    index = tmp_path / "new" / HELD_OUT / INDEX
+    body = json.loads(index.read_bytes())
+    body["vocabulary"] |= change
+    index.write_text(json.dumps(body))
+    before = files_in(tmp_path / "new")
+    capsys.readouterr()
+    monkeypatch.delattr(command, "_pack")  # Hours may pass before it ends.
+    assert main(["pack", "a.jsonl", "--out", "new", "--hold-out", "25%"]) == 2
+    told = capsys.readouterr().err
+    assert "held-out was packed with another tokenizer, or begins its documents otherwise; name" in told
+    assert files_in(tmp_path / "new") == before
 
 
 def test_a_share_of_few_documents_may_be_none_or_all_of_them(

@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -404,6 +405,26 @@ def test_each_document_begins_as_its_tokenizer_has_it(
         assert ids_there == [number for text in texts for number in library.encode(text).ids]
 
 
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_the_index_says_what_stands_before_each_document_of_text(
+    is_chat: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_tokenizer(tmp_path / "tokenizer.json", "<s>", "</s>")
+    library = tokenizers.Tokenizer.from_file(str(file))
+    library.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", None, [("<s>", 3)])
+    library.save(str(file))
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages} if is_chat else {"text": "a"}))
+    options = ["--chat", "--chat-template", "chatml", "--seq-len", "64"] if is_chat else []
+    words = [str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "out"), "--tokenizer", str(file)]
+    assert main(["pack", *words, *options]) == 0
+    [vocabulary] = [from_json((tmp_path / "out" / INDEX).read_bytes(), "here").vocabulary]
+    assert vocabulary and vocabulary.begin_ids == (None if is_chat else (3,))
+    capsys.readouterr()
+    assert main(["data", str(tmp_path / "out")]) == 0
+    assert ("\nbefore each document: the id 3\n" in capsys.readouterr().out) is not is_chat
+
+
 @pytest.mark.parametrize("piece_bytes", [4, 8, 1000])
 def test_a_document_of_several_parts_and_pieces_has_one_beginning(
     piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -574,7 +595,7 @@ def test_input_of_one_piece_is_packed_without_a_ray(
     assert "1 document, 9 tokens of bytes (vocabulary 257) in 1 shard:" in capsys.readouterr().out
     assert len(list(LocalStore(tmp_path).list("new"))) == 2
     index = from_json((tmp_path / "new" / INDEX).read_bytes(), "new")
-    assert index.vocabulary == ByteTokenizer.vocabulary
+    assert index.vocabulary == replace(ByteTokenizer.vocabulary, begin_ids=())
     assert index.vocabulary.end_id == ByteTokenizer.end_id
 
 

@@ -23,7 +23,7 @@ INDEX = TokenIndex(
         TokenShard(name="00000.bin", num_tokens=7, sha256="a" * 64, largest_id=90),
         TokenShard(name="part/00001.bin", num_tokens=0),
     ),
-    vocabulary=Vocabulary(tokenizer="bytes", digest="b" * 64, size=257, end_id=256),
+    vocabulary=Vocabulary(tokenizer="bytes", digest="b" * 64, size=257, end_id=256, begin_ids=(1, 2)),
 )
 
 
@@ -42,6 +42,19 @@ def test_an_index_comes_back_as_it_was() -> None:
 )
 def test_a_worker_gets_the_index_that_was_sent_to_it(index: TokenIndex) -> None:
     assert pickle.loads(pickle.dumps(index)) == index
+
+
+@pytest.mark.parametrize("begin_ids", [None, (), (1,)])
+def test_an_index_says_what_stands_before_documents_or_that_it_does_not_know(
+    begin_ids: tuple[int, ...] | None,
+) -> None:
+    assert INDEX.vocabulary
+    index = replace(INDEX, vocabulary=replace(INDEX.vocabulary, begin_ids=begin_ids))
+    body = json.loads(to_json(index))
+    assert from_json(json.dumps(body).encode(), "here") == index
+    del body["vocabulary"]["begin_ids"]  # as older versions wrote it
+    older = from_json(json.dumps(body).encode(), "here").vocabulary
+    assert older == replace(INDEX.vocabulary, begin_ids=None)
 
 
 def test_names_and_numbers_are_enough_for_a_hand_written_index() -> None:
@@ -81,6 +94,13 @@ def test_names_and_numbers_are_enough_for_a_hand_written_index() -> None:
             {"vocabulary": {"tokenizer": "t", "digest": "d", "size": 9, "end_id": True}},
             "the end_id .* is True",
         ),
+        *(
+            (
+                {"vocabulary": {"tokenizer": "t", "digest": "d", "size": 9, "begin_ids": begin_ids}},
+                "the begin_ids of its vocabulary are ",
+            )
+            for begin_ids in (3, "3", [True], [-1], [2**63], {"3": 3}, [[3]])
+        ),
     ],
 )
 def test_what_does_not_add_up_is_said(change: dict[str, object], says: str) -> None:
@@ -101,6 +121,7 @@ def test_what_does_not_add_up_is_said(change: dict[str, object], says: str) -> N
         {"shards": [{"name": "a.bin", "num_tokens": 7, "sha256": "x" * 10**6}]},
         {"vocabulary": {"tokenizer": "x" * 10**6, "digest": "d", "size": 9}},
         {"split": {"share": "1/2", "is_held_out": "x" * 10**6}},
+        {"vocabulary": {"tokenizer": "t", "digest": "d", "size": 9, "begin_ids": ["x" * 10**6]}},
     ],
 )
 def test_what_is_said_of_an_index_is_short_however_much_it_says(change: dict[str, object]) -> None:
