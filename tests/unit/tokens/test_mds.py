@@ -116,8 +116,8 @@ def head_and_ids(offsets: Sequence[int], config: str, data: bytes) -> bytes:
     return struct.pack(f"<{len(offsets) + 1}I", len(offsets) - 1, *offsets) + config.encode() + data
 
 
-def one_shard(offsets: Sequence[int], columns: dict[str, str], data: bytes, **widths: int) -> MemoryStore:
-    """A shard of one sample. ``offsets`` count from the end of the head."""
+def mds_shard(offsets: Sequence[int], columns: dict[str, str], data: bytes, **widths: int) -> bytes:
+    """``offsets`` count from the end of the head."""
     config = json.dumps(
         {
             "column_names": list(columns),
@@ -126,7 +126,12 @@ def one_shard(offsets: Sequence[int], columns: dict[str, str], data: bytes, **wi
         }
     )
     begin = 4 * (len(offsets) + 1) + len(config)
-    shard = head_and_ids([begin + offset for offset in offsets], config, data)
+    return head_and_ids([begin + offset for offset in offsets], config, data)
+
+
+def one_shard(offsets: Sequence[int], columns: dict[str, str], data: bytes, **widths: int) -> MemoryStore:
+    """An index beside the shard."""
+    shard = mds_shard(offsets, columns, data, **widths)
     raw = {"basename": "0.mds", "bytes": len(shard), "hashes": {}}
     entry = {"format": "mds", "version": 2, "compression": None, "samples": len(offsets) - 1}
     store = MemoryStore()
