@@ -125,8 +125,8 @@ PURE = (
 # cadence is taken from time.monotonic: somebody may set the clock in the middle of it.
 WALL_CLOCKS = (
     "checkpointing.stores.buckets", "checkpointing.log.log", "checkpointing.saving.local_tier",
-    "checkpointing.saving.publisher", "checkpointing.generations.repository", "jobs.alerts.notifier",
-    "jobs.gauges.emitter",
+    "checkpointing.saving.publishing.publisher", "checkpointing.generations.repository",
+    "jobs.alerts.notifier", "jobs.gauges.emitter",
     "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
     "jobs.doctor.command", "jobs.listing.command", "jobs.run_progress.run_view", "jobs.runs.status",
     "jobs.watching.runs", "jobs.watching.sweeps", "jobs.run_progress.sweep_progress",

@@ -15,7 +15,6 @@ from typing import Any
 from checkpointing.errors import Corrupt
 from checkpointing.log.codec import MAC_BYTES, brief, excess_in, is_count, is_generation_name, seal, unseal
 from checkpointing.log.field_types import check_types
-from checkpointing.stores.bounded import excess_of
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"
@@ -180,13 +179,16 @@ def encode_manifest(manifest: Manifest, *, log: str | None = None) -> bytes:
             f"the manifest of {manifest.cut.world_size} ranks has {len(data):,} bytes, and a restart "
             f"reads at most {MOST_MANIFEST_BYTES:,}; save with fewer ranks"
         )
-    refuse_excess(manifest.cut, data)
+    refuse_excess(manifest.cut, [excess_in(data)])
     return data
 
 
-def refuse_excess(cut: Cut, root: bytes, *beside: bytes) -> None:
-    """Raises ``TooLargeToRead`` if one of a manifest's objects holds more values than a reader takes."""
-    if excess := excess_in(root) or next(filter(None, map(excess_of, beside)), None):
+def refuse_excess(cut: Cut, found: Iterable[str | None]) -> None:
+    """Raises ``TooLargeToRead`` if one of a manifest's objects holds more values than a reader takes.
+
+    Of each of them ``found`` has what ``excess_in`` or ``excess_of`` says.
+    """
+    if excess := next(filter(None, found), None):
         raise TooLargeToRead(
             f"the manifest of {cut.world_size} ranks has {excess}, and a restart does not read so many; "
             "keep large lists of your state in tensors"

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -36,9 +36,11 @@ from checkpointing.format.manifest import (
     refuse_excess,
 )
 from checkpointing.format.records import (
+    Holding,
     Record,
     Table,
-    check_records,
+    check_files,
+    check_holdings,
     record_of,
     records_of,
     row_of,
@@ -48,7 +50,8 @@ from checkpointing.format.records import (
 )
 from checkpointing.format.splits import Split
 from checkpointing.log.bounded_json import parsed
-from checkpointing.log.codec import LOG_BYTES, MAC_BYTES, brief, is_count, seal, unseal
+from checkpointing.log.codec import LOG_BYTES, MAC_BYTES, brief, excess_in, is_count, seal, unseal
+from checkpointing.stores.bounded import excess_of
 
 # Up to so many shards and digests, a manifest of one object has about 256 KiB: less than a second request.
 MOST_IN_ONE_OBJECT = 1024
@@ -105,17 +108,39 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PieceNote:
+    """What a piece's writer tells of it, so that nobody else need read it to make the root.
+
+    ``num_bytes`` are those of its ranks' files. ``apart`` has those ranks that do not follow its split alone.
+    """
+
+    piece: Piece
+    num_bytes: int
+    apart: tuple[Holding, ...] = ()
+
+    def holdings(self) -> Iterator[Holding]:
+        """Yields what each of its ranks has."""
+        apart = {holding.rank: holding for holding in self.apart}
+        for rank in range(self.piece.first, self.piece.first + self.piece.count):
+            yield apart[rank] if rank in apart else Holding(rank=rank, split=self.piece.split)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """A manifest as it is stored: ``objects`` by name, and the ``root``, which is written last."""
+    """A manifest as it is stored: ``objects`` by name, and the ``root``, which is written last.
+
+    ``num_bytes_there`` are those of the objects beside it that others have written already.
+    """
 
     cut: Cut
     num_bytes: int
     root: bytes
     objects: Mapping[str, bytes] = field(default_factory=dict)
+    num_bytes_there: int = 0
 
     @property
     def num_bytes_beside(self) -> int:
-        return sum(map(len, self.objects.values()))
+        return self.num_bytes_there + sum(map(len, self.objects.values()))
 
     def of_log(self, log: str | None) -> "Encoded":
         """Returns it with the id of the run's log in the root, see ``checkpointing.log.trust``."""
@@ -141,28 +166,72 @@ def joined(cut: Cut, table: Table, records: Sequence[Record]) -> Encoded:
     Raises ``Corrupt`` unless the records cover every tensor exactly once, or if the ranks have too many of
     their own, and ``TooLargeToRead`` beyond what a reader takes.
     """
-    check_records(cut, table, records)
-    _check_own(cut, table.each)
-    splits = list(dict.fromkeys(record.split for record in records if record.split))
-    objects = {TENSORS: _json({"tensors": _table_rows(table.tensors), "each": _table_rows(table.each)})}
-    pieces = []
+    notes, objects = pieces_of(cut, table, records)
+    return rooted(cut, table, notes, objects)
+
+
+def pieces_of(cut: Cut, table: Table, records: Sequence[Record]) -> tuple[list[PieceNote], dict[str, bytes]]:
+    """Makes the pieces of some ranks that follow one another, with what is to be told of each.
+
+    Raises ``Corrupt`` for what can't be of a file, and ``TooLargeToRead`` beyond what a reader takes.
+    """
+    check_files(table, records)
+    notes, objects = [], {}
     for group in _groups(records):
-        data = _json({"ranks": [row_of(record) for record in group]})
-        split = next((record.split for record in group if record.split), None)
-        number = None if split is None else splits.index(split)
         name = piece_name(group[0].rank)
-        objects[name] = data
-        pieces.append([group[0].rank, len(group), len(data), _sha256(data), number, _loose(group)])
-    num_bytes = sum(record.num_bytes for record in records)
-    tensors = objects[TENSORS]
+        objects[name] = data = _json({"ranks": [row_of(record) for record in group]})
+        split = next((record.split for record in group if record.split), None)
+        piece = Piece(
+            first=group[0].rank,
+            count=len(group),
+            ref=ObjectRef(name=name, num_bytes=len(data), sha256=_sha256(data)),
+            split=split,
+            loose=tuple(_loose(group)),
+        )
+        apart = tuple(one.holding for one in group if one.split != split or one.exceptions)
+        num_bytes = sum(record.num_bytes for record in group)
+        notes.append(PieceNote(piece=piece, num_bytes=num_bytes, apart=apart))
+    refuse_excess(cut, map(excess_of, objects.values()))
+    return notes, objects
+
+
+def rooted(cut: Cut, table: Table, notes: Sequence[PieceNote], objects: Mapping[str, bytes]) -> Encoded:
+    """Makes a manifest of pieces that cover all ranks. ``objects`` are those that are yet to be written; the
+    other pieces are there.
+
+    Raises as ``joined`` does.
+    """
+    check_holdings(cut, table, [holding for note in notes for holding in note.holdings()])
+    _check_own(cut, table.each)
+    tensors = _json({"tensors": _table_rows(table.tensors), "each": _table_rows(table.each)})
+    pieces = [note.piece for note in notes]
+    splits = list(dict.fromkeys(piece.split for piece in pieces if piece.split))
+    rows = [
+        [
+            piece.first,
+            piece.count,
+            piece.ref.num_bytes,
+            piece.ref.sha256,
+            None if piece.split is None else splits.index(piece.split),
+            piece.loose,
+        ]
+        for piece in pieces
+    ]
+    num_bytes = sum(note.num_bytes for note in notes)
     root = {
         "cut": cut,
         "num_bytes": num_bytes,
         "tensors": [len(tensors), _sha256(tensors)],
         "splits": [split_row(split) for split in splits],
-        "pieces": pieces,
+        "pieces": rows,
     }
-    encoded = Encoded(cut=cut, num_bytes=num_bytes, root=seal(root, IN_PIECES), objects=objects)
+    encoded = Encoded(
+        cut=cut,
+        num_bytes=num_bytes,
+        root=seal(root, IN_PIECES),
+        objects={TENSORS: tensors, **objects},
+        num_bytes_there=sum(piece.ref.num_bytes for piece in pieces if piece.ref.name not in objects),
+    )
     # It may be signed yet, and get the id of a log.
     total = len(encoded.root) + MAC_BYTES + LOG_BYTES + encoded.num_bytes_beside
     if total > MOST_MANIFEST_BYTES:
@@ -170,7 +239,7 @@ def joined(cut: Cut, table: Table, records: Sequence[Record]) -> Encoded:
             f"the manifest of {cut.world_size} ranks has {total:,} bytes, and a restart "
             f"reads at most {MOST_MANIFEST_BYTES:,}; save with fewer ranks"
         )
-    refuse_excess(cut, encoded.root, *objects.values())
+    refuse_excess(cut, [excess_in(encoded.root), excess_of(tensors)])
     return encoded
 
 

@@ -67,6 +67,19 @@ class Record:
     split: Split | None
     exceptions: tuple[tuple[int, ...], ...]
 
+    @property
+    def holding(self) -> "Holding":
+        return Holding(rank=self.rank, split=self.split, exceptions=self.exceptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Which parts of the tensors a rank has, whatever its file is like; as in a ``Record``."""
+
+    rank: int
+    split: Split | None
+    exceptions: tuple[tuple[int, ...], ...] = ()
+
 
 def table_of(parts: Sequence[FilePart]) -> Table:
     """Returns all tensors of the parts, in the order in which they occur first."""
@@ -233,24 +246,36 @@ def _spans(table: Table, record: Record) -> dict[int, list[tuple[int, int]]]:
 
 
 def check_records(cut: Cut, table: Table, records: Sequence[Record]) -> None:
+    """Raises ``Corrupt`` unless all ranks are there, and have every element of every tensor exactly once."""
+    check_holdings(cut, table, [record.holding for record in records])
+    check_files(table, records)
+
+
+def check_files(table: Table, records: Sequence[Record]) -> None:
+    """Raises ``Corrupt`` for what can't be of a file, whatever other ranks have."""
+    num_tensors = len(table.tensors)
+    whole = [(num_tensors + place, 0, one.num_elements) for place, one in enumerate(table.each)]
+    for record in records:
+        _check_file(record)
+        own = sorted(one[:3] for one in record.exceptions if one[0] >= num_tensors)
+        demand(own == (whole if record.base is None else []), f"own tensors of rank {record.rank} {own[:9]}")
+    _check_sizes(table, records)
+
+
+def check_holdings(cut: Cut, table: Table, holdings: Sequence[Holding]) -> None:
     """Raises ``Corrupt`` unless all ranks are there, and have every element of every tensor exactly once.
 
     Where all follow one rule, that follows from the rule; only tensors with exceptions are looked at.
     """
     check_cut(cut)
-    demand([record.rank for record in records] == list(range(cut.world_size)), f"{len(records)} ranks")
-    for record in records:
-        _check_file(record)
+    demand([one.rank for one in holdings] == list(range(cut.world_size)), f"{len(holdings)} ranks")
     num_tensors = len(table.tensors)
     exceptions: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    whole = [(num_tensors + place, 0, one.num_elements) for place, one in enumerate(table.each)]
-    for record in records:
-        for number, start, length, *_ in record.exceptions:
-            exceptions[number].append((record.rank, start, length))
-        own = sorted(one[:3] for one in record.exceptions if one[0] >= num_tensors)
-        demand(own == (whole if record.base is None else []), f"own tensors of rank {record.rank} {own[:9]}")
-    ruled = [record for record in records if record.split]
-    splits = {record.split for record in ruled}
+    for holding in holdings:
+        for number, start, length, *_ in holding.exceptions:
+            exceptions[number].append((holding.rank, start, length))
+    ruled = [holding for holding in holdings if holding.split]
+    splits = {holding.split for holding in ruled}
     split = next(iter(splits)) if len(splits) == 1 else None
     is_regular = split is not None and len([one for one in ruled if one.rank < split.num_ranks]) == (
         split.num_ranks
@@ -261,12 +286,11 @@ def check_records(cut: Cut, table: Table, records: Sequence[Record]) -> None:
         tensor, found = table.tensors[number], exceptions.get(number, [])
         apart = {rank for rank, *_ in found}
         spans = [(start, start + length) for _, start, length in found if length]
-        for record in ruled:
-            if record.rank not in apart and record.split:
-                start, length = record.split.span(tensor, record.rank)
+        for holding in ruled:
+            if holding.rank not in apart and holding.split:
+                start, length = holding.split.span(tensor, holding.rank)
                 spans += [(start, start + length)] if length else []
         check_spans(tensor, spans)
-    _check_sizes(table, records)
 
 
 def _check_sizes(table: Table, records: Sequence[Record]) -> None:

@@ -11,8 +11,6 @@ Reading order:
 - ``local_tier`` keeps saves on the nodes' disks.
 - ``memory_tier`` keeps the newest in the hosts' memory, as far as ``memory_limit`` says that there is room;
   ``peers`` says which hosts keep copies of which, and ``pace`` how fast they are sent.
-- ``receipts`` says what a rank tells rank 0 of its file.
-- ``inbox`` is where rank 0 takes the other ranks' messages, and drops those of dropped saves.
-- ``publisher`` makes a save durable in the store, together with the other ranks.
+- ``publishing`` makes a save durable in the store, together with the other ranks.
 - ``writer`` owns the threads.
 """

@@ -15,7 +15,7 @@ from socket import gethostname
 from checkpointing.errors import Fenced
 from checkpointing.saving.findings import HourlyFinding
 from checkpointing.saving.local_tier import LocalTier
-from checkpointing.saving.publisher import Publisher, with_digests
+from checkpointing.saving.publishing.publisher import Publisher, with_digests
 from checkpointing.saving.save import KeptInMemory, Save, SaveFailed, SaveMemory, SaveNote, Tally, Tell
 from checkpointing.stores.contract import StoreError
 

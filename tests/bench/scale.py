@@ -23,7 +23,7 @@ from checkpointing.format.reshard import Want, plan
 from checkpointing.generations.manifests import InPieces, opened, with_parts
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation
-from checkpointing.saving.receipts import Receipt, decode_receipt, encode_receipt, merged
+from checkpointing.saving.publishing.receipts import Receipt, decode_receipt, encode_receipt, merged
 from checkpointing.stores.memory import MemoryStore
 from cluster.probe.meeting import listen_to_ranks, tcp_store
 from cluster.run_key import new_key

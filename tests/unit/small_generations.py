@@ -15,7 +15,7 @@ from checkpointing.format.reshard import Want, plan
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Commit, Entry, Generation, LogView, Verified, after
-from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Save, SaveMemory, Tally
 from checkpointing.stores.contract import StoreError
 

@@ -14,7 +14,7 @@ from checkpointing.format.records import Table, table_of
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import newest_good
 from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order, with_memory
-from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, Copying, layout
 from checkpointing.saving.writer import Writer

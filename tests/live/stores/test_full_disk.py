@@ -17,7 +17,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Stop
 from checkpointing.log.log import Log
 from checkpointing.saving.local_tier import LocalTier
-from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Save, SaveNote, Tally
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import Full

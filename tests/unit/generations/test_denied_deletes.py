@@ -10,7 +10,7 @@ from checkpointing.generations.deletion import delete_objects
 from checkpointing.generations.garbage import find_garbage, remove
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
-from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Tally
 from checkpointing.stores.contract import Denied, Store, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore

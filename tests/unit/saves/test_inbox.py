@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.format.manifest import Cut
 from checkpointing.generations.repository import Repository
-from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import SaveFailed, Tally
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import RUN, Letters, cut_of, names, save_of

@@ -19,8 +19,8 @@ from checkpointing.format.records import Record, Table, table_of
 from checkpointing.generations.manifests import encoded
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import seal, unseal
-from checkpointing.saving.publisher import Publisher, SavingAttempt
-from checkpointing.saving.receipts import decode_receipt, encode_receipt, merged
+from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
+from checkpointing.saving.publishing.receipts import decode_receipt, encode_receipt, merged
 from checkpointing.saving.save import Tally
 from checkpointing.stores.memory import MemoryStore
 from tests.unit import layouts

@@ -13,9 +13,9 @@ import pytest
 
 from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.generations.repository import Repository
-from checkpointing.saving import publisher
 from checkpointing.saving.local_tier import LocalTier
-from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.publishing import publisher
+from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import KeptInMemory, Save, SaveFailed, SaveMemory, SaveNote, Tally, Upload
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import Buffer, Denied, Full, Store, Unavailable

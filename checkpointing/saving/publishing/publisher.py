@@ -26,8 +26,8 @@ from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Verified
 from checkpointing.log.log import LogFull
 from checkpointing.saving.findings import HourlyFinding, not_deleted_text
-from checkpointing.saving.inbox import READ, WRITTEN, Inbox, message_name
-from checkpointing.saving.receipts import Receipt, decode_receipt, encode_receipt, merged
+from checkpointing.saving.publishing.inbox import READ, WRITTEN, Inbox, message_name
+from checkpointing.saving.publishing.receipts import Receipt, decode_receipt, encode_receipt, merged
 from checkpointing.saving.save import Mailbox, Save, SaveFailed, Tally
 from checkpointing.stores.contract import StoreError
 
