@@ -41,6 +41,7 @@ from checkpointing.format.records import (
     Table,
     check_files,
     check_holdings,
+    checked_exceptions,
     record_of,
     records_of,
     row_of,
@@ -118,10 +119,14 @@ class PieceNote:
     num_bytes: int
     apart: tuple[Holding, ...] = ()
 
+    @property
+    def ranks(self) -> range:
+        return range(self.piece.first, self.piece.first + self.piece.count)
+
     def holdings(self) -> Iterator[Holding]:
         """Yields what each of its ranks has."""
         apart = {holding.rank: holding for holding in self.apart}
-        for rank in range(self.piece.first, self.piece.first + self.piece.count):
+        for rank in self.ranks:
             yield apart[rank] if rank in apart else Holding(rank=rank, split=self.piece.split)
 
 
@@ -269,6 +274,33 @@ def _loose(group: Sequence[Record]) -> list[tuple[int, int]]:
 
 def _table_rows(tensors: Sequence[TensorInfo]) -> list[list[Any]]:
     return [[tensor.name, tensor.dtype, tensor.shape] for tensor in tensors]
+
+
+def note_row(note: PieceNote) -> list[Any]:
+    piece, ref = note.piece, note.piece.ref
+    described = [piece.first, piece.count, ref.num_bytes, ref.sha256, piece.loose]
+    apart = [[one.rank, one.split is not None, one.exceptions] for one in note.apart]
+    return [*described, split_row(piece.split), note.num_bytes, apart]
+
+
+def note_of(row: Sequence[Any], world_size: int) -> PieceNote:
+    """Raises ``Corrupt``, or what a value of a wrong type causes, for a row that no writer makes."""
+    *described, split_found, num_bytes, apart = row
+    splits = [] if split_found is None else [split_of(split_found, world_size)]
+    first, count, size, sha256, loose = described
+    piece = _piece([first, count, size, sha256, 0 if splits else None, loose], splits)
+    demand(is_count(num_bytes) and num_bytes <= count * MOST_FILE_BYTES, f"{num_bytes!r:.80} bytes of files")
+    holdings = tuple(
+        Holding(
+            rank=rank,
+            split=piece.split if is_by_rule else None,
+            exceptions=checked_exceptions(exceptions),
+        )
+        for rank, is_by_rule, exceptions in apart
+    )
+    are_there = all(is_count(one.rank) and first <= one.rank < first + count for one in holdings)
+    demand(are_there and len(holdings) == len({one.rank for one in holdings}), "ranks of another piece")
+    return PieceNote(piece=piece, num_bytes=num_bytes, apart=holdings)
 
 
 def decode_root(data: bytes) -> Root:

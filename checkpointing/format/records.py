@@ -5,7 +5,7 @@ The table has each tensor's name, type and shape once. A record names tensors by
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -361,13 +361,20 @@ def record_of(row: Sequence[Any], rank: int, split: Split | None) -> Record:
         state=state,
         base=base,
         split=split if is_by_rule else None,
-        exceptions=tuple(map(tuple, exceptions)),
+        exceptions=checked_exceptions(exceptions, [4 if base is None else 3]),
     )
-    size = 4 if base is None else 3
-    for one in record.exceptions:
-        demand(len(one) == size and all(map(is_count, one)), f"an exception {one[:9]}")
     _check_file(record)
     return record
+
+
+def checked_exceptions(
+    rows: Sequence[Sequence[Any]], sizes: Collection[int] = (3, 4)
+) -> tuple[tuple[int, ...], ...]:
+    """Raises ``Corrupt``, or what a value of a wrong type causes, unless each has one of ``sizes``."""
+    exceptions = tuple(map(tuple, rows))
+    for one in exceptions:
+        demand(len(one) in sizes and all(map(is_count, one)), f"an exception {one[:9]}")
+    return exceptions
 
 
 def _check_file(record: Record) -> None:

@@ -5,7 +5,7 @@ audit all pieces. No object is read beyond the size that the root names.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from checkpointing.format.pieces import (
     is_small,
     needed,
 )
-from checkpointing.format.records import Record, Table, check_records, file_part_of
+from checkpointing.format.records import Record, Table, check_files, check_records, file_part_of
 from checkpointing.format.reshard import Want
 from checkpointing.log.codec import SCHEMA, schema_of, unseal
 from checkpointing.log.history import Generation
@@ -148,7 +148,7 @@ def with_parts(place: GenerationPlace, found: InPieces, wants: Sequence[Want], r
     """
     wanted = [(want.tensor, want.start, want.start + want.length) for want in wants]
     need = needed(found.root, found.table, wanted, rank)
-    records = [one for one in _records(place, need.pieces) if need.is_of_use(one)]
+    records = [one for one in read_pieces(place, need.pieces) if need.is_of_use(one)]
     parts = tuple(file_part_of(found.table, record) for record in records)
     return Manifest(cut=found.cut, parts=parts, shared=found.table.tensors)
 
@@ -161,12 +161,32 @@ def read_whole(place: GenerationPlace, generation: Generation, *, with_shards: b
     found = opened(stored)
     if isinstance(found, Manifest):
         return found
-    records = _records(place, found.root.pieces)
+    records = read_pieces(place, found.root.pieces)
     check_records(found.cut, found.table, records)
     num_bytes = sum(record.num_bytes for record in records)
     demand(num_bytes == found.root.num_bytes, f"{found.root.num_bytes} bytes of files that have {num_bytes}")
     parts = tuple(file_part_of(found.table, record, with_shards=with_shards) for record in records)
     return Manifest(cut=found.cut, parts=parts, shared=found.table.tensors)
+
+
+def read_pieces(place: GenerationPlace, pieces: Sequence[Piece]) -> list[Record]:
+    """Returns what the pieces say, in the order of ranks."""
+    found = _for_each(partial(_read, place), [piece.ref for piece in pieces])
+    return [record for piece, data in zip(pieces, found, strict=True) for record in decode_piece(piece, data)]
+
+
+def read_manifest_back(place: GenerationPlace, generation: Generation, *, by_others: Collection[int]) -> None:
+    """Reads what has just been saved of a manifest as a restart does, and raises ``Corrupt`` if none could
+    use it. Pieces that begin with a rank of ``by_others`` are left out: their writers read them.
+    """
+    if not by_others:
+        read_whole(place, generation, with_shards=False)
+        return
+    found = opened(read_for_all(place, generation))
+    if isinstance(found, InPieces):
+        # That all ranks' files fit together was found before the root was written, which names the others'.
+        own = [piece for piece in found.root.pieces if piece.first not in by_others]
+        check_files(found.table, read_pieces(place, own))
 
 
 def summary_of(data: bytes) -> Summary:
@@ -200,12 +220,6 @@ def has_our_signature(
 
 def _is_in_pieces(data: bytes) -> bool:
     return schema_of(data) == IN_PIECES
-
-
-def _records(place: GenerationPlace, pieces: Sequence[Piece]) -> list[Record]:
-    """Returns what the pieces say, in the order of ranks."""
-    found = _for_each(partial(_read, place), [piece.ref for piece in pieces])
-    return [record for piece, data in zip(pieces, found, strict=True) for record in decode_piece(piece, data)]
 
 
 def _for_each(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

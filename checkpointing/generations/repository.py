@@ -14,7 +14,7 @@ others: anybody who may write to the store may have planted them.
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
 
@@ -30,6 +30,7 @@ from checkpointing.generations.manifests import (
     has_our_signature,
     put_beside,
     read_for_all,
+    read_manifest_back,
     read_whole,
 )
 from checkpointing.generations.retention import Retention, may_go
@@ -256,6 +257,10 @@ class Repository:
         Without shards it only tells of the files, where it is in pieces; that costs less.
         """
         return read_whole(self.place(generation.name), generation, with_shards=with_shards)
+
+    def read_manifest_back(self, generation: Generation, *, by_others: Collection[int]) -> None:
+        """See ``manifests.read_manifest_back``."""
+        read_manifest_back(self.place(generation.name), generation, by_others=by_others)
 
     def stored_manifest(self, generation: Generation) -> StoredManifest:
         """Returns what all ranks need of the manifest; raises ``Corrupt`` as ``manifest`` does."""

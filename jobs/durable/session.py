@@ -14,7 +14,7 @@ from jobs.training.loop.rank_checks import check_store
 from jobs.training.state.near_tiers import NearTiers, local_tier
 from jobs.training.state.own_state import OwnState
 from jobs.training.state.random_state import RandomState
-from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.state.rank_mailbox import open_mailboxes
 from jobs.training.state.restoring import restore_own
 from jobs.training.state.saved_run import SavedRun
 from jobs.training.state.saving import Saver
@@ -90,7 +90,7 @@ class Session:
             self.context,
             self.state,
             self._repository,
-            open_mailbox(self.context),
+            open_mailboxes(self.context),
             self._teller.save,
         )
         self._saver.resume_from(self._start.generation, self.sample_order)

@@ -22,7 +22,7 @@ from checkpointing.saving.cadence import Cadence, Order
 from checkpointing.saving.save import SaveNote
 from checkpointing.saving.snapshot import Piece
 from checkpointing.stores.memory import MemoryStore
-from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.state.rank_mailbox import open_mailboxes
 from jobs.training.state.saved_run import EngineState, saved_run
 from jobs.training.state.saving import Saver
 from jobs.training.strategies.contract import Engine
@@ -80,7 +80,7 @@ class Ours:
             context,
             EngineState(engine),
             repository,
-            open_mailbox(context),
+            open_mailboxes(context),
             self._notes.append,
         )
         self._saver.start()

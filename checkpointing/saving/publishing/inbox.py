@@ -1,4 +1,4 @@
-"""Rank 0's messages of saves: each is taken once, and those of dropped saves are deleted.
+"""What other ranks tell this one of saves. Each message is taken once; those of dropped saves are deleted.
 
 The mailbox keeps what nobody takes, and a receipt may have a hundred kilobytes. A rank may also post after
 its save was dropped. Each rank carries its saves one after the other: once a message of a later save has come
@@ -6,31 +6,39 @@ from it, none comes for an earlier one.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from checkpointing.format.manifest import Cut
 from checkpointing.saving.save import Mailbox, SaveFailed
 
 WRITTEN, READ = "written", "read"
 
+Senders = Callable[[Cut], Mapping[int, Sequence[int]]]
+"""The ranks that post here for a save, each with those others whose receipts it may pass on."""
+
 
 class Inbox:
     """``take`` and ``end`` belong to one thread; any may call ``skip``."""
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    def __init__(self, mailbox: Mailbox, senders: Senders) -> None:
         self._mailbox = mailbox
+        self._senders = senders
         self._taken: set[str] = set()
         self._skipped: deque[Cut] = deque()
-        # For each rank the names that may still come, with the number of their save.
+        # For each sender the names that may still come, with the number of their save.
         self._late: dict[int, list[tuple[int, str]]] = {}
 
-    def take(self, cut: Cut, what: str, rank: int, timeout_s: float) -> bytes:
-        """Raises ``SaveFailed`` if ``rank`` posts nothing within ``timeout_s``."""
+    def take(self, cut: Cut, what: str, rank: int, timeout_s: float, *, sender: int | None = None) -> bytes:
+        """Returns what ``rank`` posts, or ``sender`` for it. Raises ``SaveFailed`` if nothing comes within
+        ``timeout_s``.
+        """
+        sender = rank if sender is None else sender
         name = message_name(cut, what, rank)
-        message = self._mailbox.take(name, timeout_s, sender=rank)
+        message = self._mailbox.take(name, timeout_s, sender=sender)
         if message is None:
             raise SaveFailed(f"rank {rank}: nothing {what} within {timeout_s:g} s")
         self._taken.add(name)
-        self._forget(rank, before=cut.number)
+        self._forget(sender, before=cut.number)
         return message
 
     def end(self, cut: Cut) -> None:
@@ -41,23 +49,28 @@ class Inbox:
             self._drop(self._skipped.popleft())
 
     def skip(self, cut: Cut) -> None:
-        """Notes that rank 0 has no share of ``cut``, so that ``end`` drops it too."""
+        """Notes that this rank has no share of ``cut``, so that ``end`` drops it too."""
         self._skipped.append(cut)
 
     def _drop(self, cut: Cut) -> None:
-        for rank in range(cut.world_size):
-            names = [message_name(cut, what, rank) for what in (WRITTEN, READ)]
-            for name in (name for name in names if name not in self._taken):
+        for sender, others in self._senders(cut).items():
+            for name in self._left(cut, sender, others):
                 if not self._mailbox.discard(name):
-                    self._late.setdefault(rank, []).append((cut.number, name))
+                    self._late.setdefault(sender, []).append((cut.number, name))
 
-    def _forget(self, rank: int, *, before: int) -> None:
-        late = self._late.pop(rank, [])
+    def _left(self, cut: Cut, sender: int, others: Sequence[int]) -> Iterator[str]:
+        written, read = (message_name(cut, what, sender) for what in (WRITTEN, READ))
+        # Whoever passes receipts on posts its own last.
+        names = [message_name(cut, WRITTEN, rank) for rank in others] if written not in self._taken else []
+        return (name for name in (*names, written, read) if name not in self._taken)
+
+    def _forget(self, sender: int, *, before: int) -> None:
+        late = self._late.pop(sender, [])
         for number, name in late:
             if number < before:
                 self._mailbox.discard(name)
         if rest := [entry for entry in late if entry[0] >= before]:
-            self._late[rank] = rest
+            self._late[sender] = rest
 
 
 def message_name(cut: Cut, what: str, rank: int) -> str:

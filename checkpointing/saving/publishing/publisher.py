@@ -3,8 +3,9 @@
 Room that could not be made costs room and nothing else: the save has ended well, and a finding says so once
 an hour.
 
-Rank 0 commits once the receipts of all ranks are in. *Verified* means that a restart can use it: every rank
-has read its own file back, and rank 0 the manifest, with a restart's own code and limits. Ranks wait for
+Rank 0 commits once the receipts of all ranks are in; ranks of other hosts tell theirs to the first of their
+host, see ``leading``. *Verified* means that a restart can use it: every rank has read its own file back, and
+rank 0 and the leaders what they wrote of the manifest, with a restart's own code and limits. Ranks wait for
 each other at most ``deadline_s``. No collective operation is used.
 """
 
@@ -18,27 +19,36 @@ from checkpointing.errors import Corrupt
 from checkpointing.format.digests import digests
 from checkpointing.format.loading import verify
 from checkpointing.format.manifest import Cut, FilePart
+from checkpointing.format.pieces import PieceNote
 from checkpointing.format.records import Table
 from checkpointing.generations.deletion import AGAIN_AFTER_S
 from checkpointing.generations.garbage import sweep
+from checkpointing.generations.manifests import read_pieces
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Verified
 from checkpointing.log.log import LogFull
 from checkpointing.saving.findings import HourlyFinding, not_deleted_text
 from checkpointing.saving.publishing.inbox import READ, WRITTEN, Inbox, message_name
-from checkpointing.saving.publishing.receipts import Receipt, decode_receipt, encode_receipt, merged
+from checkpointing.saving.publishing.leading import FAILED, VERIFIED, Host, Leader
+from checkpointing.saving.publishing.receipts import (
+    Receipt,
+    decode_notes,
+    decode_receipt,
+    encode_receipt,
+    merged,
+)
 from checkpointing.saving.save import Mailbox, Save, SaveFailed, Tally
 from checkpointing.stores.contract import StoreError
 
-_FAILED = b"failed: "
-_VERIFIED = b"verified"
+# A leader waits for its ranks as long as rank 0 does for it, and is to be heard when one does not come.
+_LEADERS_LATER = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingAttempt:
     """Settings that hold for all saves of one rank in one attempt. ``table`` has the tensors that rank 0 has
-    told all ranks of, see ``receipts``.
+    told all ranks of, see ``receipts``. ``led`` are the ranks of each host that is led; none without a table.
     """
 
     rank: int
@@ -46,6 +56,7 @@ class SavingAttempt:
     deadline_s: float
     retention: Retention = field(default_factory=Retention)
     table: Table | None = None
+    led: tuple[range, ...] = ()
 
 
 def with_digests(save: Save) -> Save:
@@ -62,14 +73,23 @@ class Publisher:
         attempt: SavingAttempt,
         tally: Tally,
         *,
+        host: Host | None = None,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``host`` is this rank's, if it is led."""
         self._repository = repository
         self._mailbox = mailbox
-        self._inbox = Inbox(mailbox)
+        self._host = host
+        self._leader = None
+        if host and host.leader == attempt.rank:
+            assert attempt.table is not None
+            self._leader = Leader(host, repository, attempt.table, attempt.deadline_s)
+        self._inbox = self._leader.inbox if self._leader else Inbox(mailbox, self._senders)
         self._attempt = attempt
         self._tally = tally
         self._unsettled: list[str] = []
+        # The first ranks of the pieces that leaders have written of this save.
+        self._led: set[int] = set()
         self._ticks = ticks
         self._sweeps_at: float | None = ticks()
         self._finding = HourlyFinding(ticks=ticks)
@@ -79,9 +99,10 @@ class Publisher:
 
         Returns what is wrong although the save is durable and verified, if that is to be told now.
         """
-        if self._attempt.rank != 0:
+        if self._attempt.rank == 0:
+            self._unsettled.append(save.cut.generation)
+        elif not self._leader:
             return self._publish(save, release)
-        self._unsettled.append(save.cut.generation)
         try:
             return self._publish(save, release)
         finally:
@@ -89,7 +110,7 @@ class Publisher:
 
     def skip(self, cut: Cut) -> None:
         """Notes that this rank has no share of ``cut``. Any thread may call it."""
-        if self._attempt.rank == 0:
+        if self._attempt.rank == 0 or self._leader:
             self._inbox.skip(cut)
 
     def _publish(self, save: Save, release: Callable[[], None]) -> str | None:
@@ -99,11 +120,17 @@ class Publisher:
             with self._tally.uploading(save.cut.step, len(data), self._ticks):
                 self._repository.put_file(save.cut.generation, save.part.file, data)
             release()
-            self._post(save.cut, WRITTEN, encode_receipt(save.cut, save.part, self._attempt.table))
+            receipt = encode_receipt(save.cut, save.part, self._attempt.table)
+            told = (
+                self._leader.written(save.cut, receipt) if self._leader else [(self._attempt.rank, receipt)]
+            )
+            for rank, message in told:
+                self._post(save.cut, WRITTEN, message, of=rank)
         if self._attempt.rank == 0:
             self._commit(save.cut)
         with self._told(save.cut, READ):
-            self._post(save.cut, READ, self._read_back(save.cut, save.part))
+            answer = self._read_back(save.cut, save.part)
+            self._post(save.cut, READ, self._leader.read(save.cut, answer) if self._leader else answer)
         if self._attempt.rank == 0:
             self._judge(save.cut)
             return self._finding.due(self._make_room())
@@ -117,12 +144,16 @@ class Publisher:
         except BaseException as error:  # also the copy that failed, and a library's panic
             # A path may hold bytes that are no text.
             told = (str(error) or type(error).__name__).encode(errors="backslashreplace")
-            self._post(cut, what, _FAILED + told)
+            self._post(cut, what, FAILED + told)
             raise
 
     def _commit(self, cut: Cut) -> None:
-        receipts = [self._receipt_of(cut, rank) for rank in range(cut.world_size)]
-        manifest = merged(cut, receipts, self._attempt.table)
+        self._led.clear()
+        place = self._repository.place(cut.generation)
+        told = [
+            one for rank, others in self._senders(cut).items() for one in self._told_by(cut, rank, others)
+        ]
+        manifest = merged(cut, told, self._attempt.table, lambda piece: read_pieces(place, [piece]))
         try:
             generation = self._repository.commit(manifest, term=self._attempt.term)
         except LogFull:
@@ -135,11 +166,29 @@ class Publisher:
         self._tally.num_committed += 1
         self._tally.durable(generation)
 
-    def _receipt_of(self, cut: Cut, rank: int) -> Receipt:
-        found = self._inbox.take(cut, WRITTEN, rank, self._attempt.deadline_s)
-        if found.startswith(_FAILED):
-            raise SaveFailed(f"rank {rank} {found.decode()}")
-        return decode_receipt(found, cut, rank)
+    def _senders(self, cut: Cut) -> dict[int, range]:
+        """The ranks that rank 0 hears, in their order, each with those that it leads."""
+        leaders = {ranks.start: ranks[1:] for ranks in self._attempt.led}
+        silent = {rank for ranks in leaders.values() for rank in ranks}
+        return {rank: leaders.get(rank, range(0)) for rank in range(cut.world_size) if rank not in silent}
+
+    def _told_by(self, cut: Cut, rank: int, others: range) -> Iterator[Receipt | PieceNote]:
+        """Yields what is told of ``rank`` and of the ``others`` that it leads."""
+        told = self._take(cut, WRITTEN, rank, others)
+        if told.startswith(FAILED):
+            raise SaveFailed(f"rank {rank} {told.decode()}")
+        if others and (notes := decode_notes(told, cut, range(rank, others.stop))):
+            self._led.update(note.piece.first for note in notes)
+            yield from notes
+            return
+        yield decode_receipt(told, cut, rank)
+        for other in others:
+            passed_on = self._inbox.take(cut, WRITTEN, other, self._attempt.deadline_s, sender=rank)
+            yield decode_receipt(passed_on, cut, other)
+
+    def _take(self, cut: Cut, what: str, rank: int, others: range) -> bytes:
+        deadline_s = self._attempt.deadline_s * (_LEADERS_LATER if others else 1.0)
+        return self._inbox.take(cut, what, rank, deadline_s)
 
     def _read_back(self, cut: Cut, part: FilePart) -> bytes:
         try:
@@ -147,16 +196,16 @@ class Publisher:
         except Corrupt as error:
             return f"corrupt: {error}".encode()
         except StoreError as error:
-            return _FAILED + str(error).encode()
-        return _VERIFIED
+            return FAILED + str(error).encode()
+        return VERIFIED
 
     def _judge(self, cut: Cut) -> None:
         name, term = cut.generation, self._attempt.term
-        for rank in range(cut.world_size):
-            answer = self._inbox.take(cut, READ, rank, self._attempt.deadline_s)
-            if answer.startswith(_FAILED):
+        for rank, others in self._senders(cut).items():
+            answer = self._take(cut, READ, rank, others)
+            if answer.startswith(FAILED):
                 raise SaveFailed(f"not verified, because rank {rank} {answer.decode()}")
-            if answer != _VERIFIED:
+            if answer != VERIFIED:
                 self._tally.damaged()
                 self._repository.quarantine(name, f"rank {rank}: {answer.decode()}", term=term)
                 raise SaveFailed(f"quarantined, because rank {rank} read back: {answer.decode()}")
@@ -171,7 +220,7 @@ class Publisher:
         if committed is None:
             raise SaveFailed("not verified, because it was given up meanwhile")
         try:
-            self._repository.manifest(committed, with_shards=False)
+            self._repository.read_manifest_back(committed, by_others=self._led)
         except Corrupt as error:
             self._tally.damaged()
             self._repository.quarantine(name, f"manifest: {error}", term=self._attempt.term)
@@ -204,5 +253,9 @@ class Publisher:
         sweep(self._repository, term=self._attempt.term, now=datetime.now(UTC))
         self._sweeps_at = None
 
-    def _post(self, cut: Cut, what: str, value: bytes) -> None:
-        self._mailbox.post(message_name(cut, what, self._attempt.rank), value, to=0)
+    def _post(self, cut: Cut, what: str, value: bytes, *, of: int | None = None) -> None:
+        name = message_name(cut, what, self._attempt.rank if of is None else of)
+        if self._host and not self._leader:
+            self._host.mailbox.post(name, value, to=self._host.leader)
+        else:
+            self._mailbox.post(name, value, to=0)

@@ -1,12 +1,16 @@
-"""What a rank tells rank 0 of its file. Pure.
+"""What a rank tells rank 0 of its file, and a host's leader of the pieces it has written. Pure.
 
 Names, types and shapes are the same on all ranks, so rank 0 tells them its own once. A receipt that needs no
 others says only what follows from no rule, see ``records``. All other receipts have them in full: those of
 small saves, whose manifest has them too, and those of ranks whose tensors are not as they were.
+
+A leader tells of all ranks of its host at once: of each piece its name, size and digest, and by which rule
+its ranks share the tensors. Only what follows from no rule is told of single ranks.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import (
@@ -17,10 +21,20 @@ from checkpointing.format.manifest import (
     Manifest,
     decode_part,
     demand,
+    encode_manifest,
     encode_part,
     manifest_of,
 )
-from checkpointing.format.pieces import Encoded, is_small, joined
+from checkpointing.format.pieces import (
+    Encoded,
+    Piece,
+    PieceNote,
+    is_small,
+    note_of,
+    note_row,
+    pieces_of,
+    rooted,
+)
 from checkpointing.format.records import (
     Record,
     Table,
@@ -69,13 +83,60 @@ def decode_receipt(data: bytes, cut: Cut, rank: int) -> Receipt:
         raise Corrupt(f"a receipt lacks or misnames something: {brief(error)}") from error
 
 
-def merged(cut: Cut, receipts: Sequence[Receipt], table: Table | None) -> Encoded | Manifest:
-    """Makes the manifest of all ranks' receipts. Raises ``Corrupt`` if they are not one whole generation, and
-    ``TooLargeToRead`` beyond what a reader takes.
+def encode_notes(cut: Cut, notes: Sequence[PieceNote]) -> bytes:
+    return seal({"of": cut.generation, "pieces": list(map(note_row, notes))}, IN_PIECES)
+
+
+def decode_notes(data: bytes, cut: Cut, ranks: range) -> list[PieceNote] | None:
+    """Returns what the leader of ``ranks`` tells of their pieces; None if ``data`` is a receipt.
+
+    Raises ``Corrupt`` unless it is what a leader may tell of this cut.
     """
-    records = [receipt for receipt in receipts if isinstance(receipt, Record)]
-    if table is not None and len(records) == len(receipts):
-        return joined(cut, table, records)
+    if schema_of(data) != IN_PIECES or "pieces" not in (body := unseal(data, IN_PIECES)):
+        return None
+    try:
+        demand(body["of"] == cut.generation, f"pieces of {body['of']!r:.200}")
+        notes = [note_of(row, cut.world_size) for row in body["pieces"]]
+    except NOT_AS_EXPECTED as error:
+        raise Corrupt(f"a leader's word lacks or misnames something: {brief(error)}") from error
+    found = [rank for note in notes for rank in note.ranks]
+    demand(found == list(ranks), f"pieces of ranks {found[:9]} from the leader of rank {ranks.start}")
+    return notes
+
+
+def merged(
+    cut: Cut,
+    told: Sequence[Receipt | PieceNote],
+    table: Table | None,
+    read: Callable[[Piece], Sequence[Record]] = lambda piece: [],
+) -> Encoded | Manifest:
+    """Makes the manifest of what was told of all ranks, in their order. Raises ``Corrupt`` if that is not one
+    whole generation, and ``TooLargeToRead`` beyond what a reader takes.
+
+    Where a rank tells all, the pieces that are there already are of no use, and ``read`` fetches what they
+    say. Their names are not used again, since a late write of them may land yet: the manifest is one object.
+    """
+    if table is not None and not any(isinstance(one, FilePart) for one in told):
+        notes: list[PieceNote] = []
+        objects: dict[str, bytes] = {}
+        for is_record, run in groupby(told, key=lambda one: isinstance(one, Record)):
+            if is_record:
+                made, new = pieces_of(cut, table, [one for one in run if isinstance(one, Record)])
+                objects |= new
+                notes += made
+            else:
+                notes += [one for one in run if isinstance(one, PieceNote)]
+        return rooted(cut, table, notes, objects)
+    receipts: list[Receipt] = []
+    for one in told:
+        receipts += read(one.piece) if isinstance(one, PieceNote) else [one]
+    manifest = _of_all(cut, receipts, table)
+    if len(receipts) == len(told):
+        return manifest
+    return Encoded(cut=cut, num_bytes=manifest.num_bytes, root=encode_manifest(manifest))
+
+
+def _of_all(cut: Cut, receipts: Sequence[Receipt], table: Table | None) -> Manifest:
     told = {one.name for receipt in receipts if isinstance(receipt, FilePart) for one in receipt.tensors}
     table = table or Table(tensors=())
     empty = {one.name for one in table.tensors if not one.num_elements} - told

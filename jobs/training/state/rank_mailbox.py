@@ -1,5 +1,8 @@
 """Messages between ranks that need no collective: torch's small store server, which runs in rank 0.
 
+The first rank of each other host has one for its host's ranks, on loopback: what they tell it never comes to
+rank 0's machine.
+
 The server does not authenticate its clients and lists its names for everybody. So each message carries a MAC
 with the run's key over its name, sender, receiver and content. A message without a valid MAC is refused: the
 log names it, and the message counts as not written. Anybody who can connect to the server can still delete
@@ -9,20 +12,26 @@ messages; then a save is dropped, as if a rank had been too slow.
 import logging
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any
 
+from checkpointing.saving.publishing.leading import Host, led_hosts
 from checkpointing.saving.save import SaveFailed
-from cluster.probe.meeting import listen_to_ranks, tcp_store
+from cluster.probe.meeting import listen_at, listen_to_ranks, tcp_store
+from cluster.probe.signed_store import in_time
 from cluster.run_key import Refused, new_key, read, sign
-from jobs.training.ranks.gathering import from_rank_0
+from jobs.training.ranks.gathering import from_rank_0, gather
 from jobs.training.task.context import Context
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = timedelta(seconds=120)
 # torch's server takes no more than this in one message.
 _MOST_BYTES = 2**23 - 2**10
+# A leader on this machine answers at once.
+_LEADER_WITHIN_S = 10.0
 _LOOPBACK, _ANYWHERE = "127.0.0.1", ""
 
 
@@ -77,8 +86,17 @@ class RankMailbox:
         return message
 
 
-def open_mailbox(context: Context) -> RankMailbox:
-    """Opens the mailbox, whose server lives as long as rank 0. Collective.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mailboxes:
+    """The way to rank 0, and to the leader of this rank's host, if it is led. ``led`` has all such hosts."""
+
+    to_rank_0: RankMailbox
+    host: Host | None = None
+    led: tuple[range, ...] = ()
+
+
+def open_mailboxes(context: Context) -> Mailboxes:
+    """Opens the mailboxes, whose servers live as long as the ranks that they lead to. Collective.
 
     Without a key in the context, rank 0 draws one and sends it through the process group.
     """
@@ -87,9 +105,52 @@ def open_mailbox(context: Context) -> RankMailbox:
     if context.rank == 0:
         listener = listen_to_ranks(address)
         port_and_key = (listener.getsockname()[1], "" if context.key else new_key().hex())
-    port, key = from_rank_0(port_and_key, tuple[int, str])
+    port, drawn = from_rank_0(port_and_key, tuple[int, str])
+    key = context.key or bytes.fromhex(drawn)
     store = tcp_store(address or os.environ["MASTER_ADDR"], port, listener, _CONNECT_TIMEOUT)
-    return RankMailbox(store, context, context.key or bytes.fromhex(key))
+    hosts = led_hosts(gather(context.node, str))
+    box, led = _within_hosts(context, hosts, key) if hosts else (None, ())
+    host = next((Host(ranks=ranks, mailbox=box) for ranks in led if box and context.rank in ranks), None)
+    return Mailboxes(to_rank_0=RankMailbox(store, context, key), host=host, led=led)
+
+
+def _within_hosts(
+    context: Context, hosts: Sequence[range], key: bytes
+) -> tuple[RankMailbox | None, tuple[range, ...]]:
+    """Returns this rank's way to its leader, and the hosts all of whose ranks reach theirs. Collective.
+
+    Machines may have one name, and ranks of one machine may be in containers that do not reach each other.
+    """
+    own = next((ranks for ranks in hosts if context.rank in ranks), None)
+    box, port = None, 0
+    if own and context.rank == own.start:
+        listener = listen_at(_LOOPBACK)
+        port = listener.getsockname()[1]
+        box = RankMailbox(tcp_store(_LOOPBACK, port, listener, _CONNECT_TIMEOUT), context, key)
+        for rank in own[1:]:
+            box.post(f"led/{rank}", b"", to=rank)
+    ports = gather(port, int)
+    if own and context.rank != own.start:
+        box = _box_of_leader(context, own.start, ports[own.start], key)
+    is_reached = gather(own is None or box is not None, bool)
+    return box, tuple(ranks for ranks in hosts if all(is_reached[rank] for rank in ranks))
+
+
+def _box_of_leader(context: Context, leader: int, port: int, key: bytes) -> RankMailbox | None:
+    """Returns None if it is not the leader who answers at ``port``."""
+
+
+    def box_with_proof() -> RankMailbox | None:
+        store = tcp_store(_LOOPBACK, port, None, timedelta(seconds=_LEADER_WITHIN_S))
+        box = RankMailbox(store, context, key)
+        proof = box.take(f"led/{context.rank}", _LEADER_WITHIN_S, sender=leader)
+        return None if proof is None else box
+
+    try:
+        box: RankMailbox | None = in_time(box_with_proof, 2 * _LEADER_WITHIN_S)
+    except (OSError, RuntimeError):
+        return None
+    return box
 
 
 def _address() -> str:

@@ -15,14 +15,14 @@ from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import newest_good
 from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order, with_memory
 from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
-from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
+from checkpointing.saving.save import Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, Copying, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.state.near_tiers import local_tier, memory_tier
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
-from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.state.rank_mailbox import Mailboxes, open_mailboxes
 from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
 from jobs.training.state.sharing_memory import share_memory
 from jobs.training.strategies.contract import Engine
@@ -51,7 +51,7 @@ class Saver:
         context: Context,
         state: TrainingState,
         repository: Repository,
-        mailbox: Mailbox,
+        mailboxes: Mailboxes,
         report: Callable[[SaveNote], None],
     ) -> None:
         self.tally = context.status.tally = Tally()
@@ -65,14 +65,18 @@ class Saver:
         self._layout = layout(self._pieces)
         self._arenas = self._new_arenas()
         self._unsettled: Copying | None = None
+        table = _told_by_rank_0(self._part())
         attempt = SavingAttempt(
             rank=context.rank,
             term=saved.term,
             deadline_s=saving.deadline_s,
             retention=saving.retention,
-            table=_told_by_rank_0(self._part()),
+            table=table,
+            led=mailboxes.led if table else (),
         )
-        self._publisher = Publisher(repository, mailbox, attempt, self.tally)
+        self._publisher = Publisher(
+            repository, mailboxes.to_rank_0, attempt, self.tally, host=mailboxes.host if table else None
+        )
         self._disk = local_tier(saving, saved, lambda: newest_good(repository.view))
         self._memory = memory_tier(saving, saved)
         self._copies = (
@@ -288,4 +292,4 @@ def saver_for(
     if task.saving is None:
         return None
     state = EngineState(engine)
-    return Saver(saved_run(task), task.saving, context, state, repository, open_mailbox(context), report)
+    return Saver(saved_run(task), task.saving, context, state, repository, open_mailboxes(context), report)

@@ -24,7 +24,7 @@ from cluster.probe.meeting import join, meet_at, meet_in, tcp_store
 from cluster.probe.roll_call import Unmet
 from jobs.execution.causes import is_echo
 from jobs.training.loop.control import Control
-from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.state.rank_mailbox import open_mailboxes
 from jobs.training.task.context import Context
 from tests.live.ranks import FORKS
 
@@ -120,7 +120,9 @@ def test_a_neighbour_who_did_not_come_to_the_gate_reaches_no_mailbox(monkeypatch
     monkeypatch.setattr(meetings, "_admitted", {"127.0.0.1"})
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     others = listening_of(psutil.Process())
-    mailbox = open_mailbox(Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu")))
+    mailbox = open_mailboxes(
+        Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
+    ).to_rank_0
     [(host, port)] = listening_of(psutil.Process()) - others
     mailbox.post("g/1/read", b"verified", to=0)
     assert not reaches(host, port, NEIGHBOUR)

@@ -323,7 +323,7 @@ def test_the_parts_of_a_small_one_are_as_they_were() -> None:
 
 def test_pieces_of_another_hand_that_leave_gaps_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(pieces, "check_records", lambda *_: None)
+        patch.setattr(pieces, "check_holdings", lambda *_: None)
         patch.setattr(pieces, "MOST_IN_ONE_OBJECT", 0)
         gaps = layouts.generation_of(TENSORS, layouts.rows, 4)
         parts = (replace(gaps.parts[0], shards=gaps.parts[0].shards[1:]), *gaps.parts[1:])
