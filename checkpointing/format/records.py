@@ -296,7 +296,9 @@ def check_holdings(cut: Cut, table: Table, holdings: Sequence[Holding]) -> None:
 def _check_sizes(table: Table, records: Sequence[Record]) -> None:
     """Demands that each file has room for just what its rank has, as ``_shards`` does."""
     by_rule = {
-        split: _bytes_by_rule(table.tensors, split) for split in {one.split for one in records} if split
+        split: _bytes_by_rule(table.tensors, split, [one.rank for one in records if one.split == split])
+        for split in {one.split for one in records}
+        if split
     }
     tensors = (*table.tensors, *table.each)
     sizes = [DTYPE_BYTES[tensor.dtype] for tensor in tensors]
@@ -315,17 +317,19 @@ def _check_sizes(table: Table, records: Sequence[Record]) -> None:
         demand(end == record.num_bytes, f"{end} bytes of tensors in {record.num_bytes} of {name}")
 
 
-def _bytes_by_rule(tensors: Sequence[TensorInfo], split: Split) -> list[int]:
-    """What each rank has by the rule. Tensors of one type and shape are split alike; models have few."""
+def _bytes_by_rule(tensors: Sequence[TensorInfo], split: Split, ranks: Sequence[int]) -> dict[int, int]:
+    """What each of ``ranks`` has by the rule. Tensors of one type and shape, of which models have few, are
+    split alike.
+    """
     kinds: dict[tuple[str, tuple[int, ...]], list[TensorInfo]] = defaultdict(list)
     for tensor in tensors:
         kinds[tensor.dtype, tensor.shape].append(tensor)
-    demand(len(kinds) * split.num_ranks <= MOST_SPANS, f"{len(kinds)} shapes of tensors")
-    found = [0] * split.num_ranks
+    demand(len(kinds) * len(ranks) <= MOST_SPANS, f"{len(kinds)} shapes of tensors")
+    found = dict.fromkeys(ranks, 0)
     for (dtype, _), alike in kinds.items():
         size = len(alike) * DTYPE_BYTES[dtype]
-        for rank, length in enumerate(split.lengths(alike[0])):
-            found[rank] += length * size
+        for rank in ranks:
+            found[rank] += split.span(alike[0], rank)[1] * size
     return found
 
 

@@ -9,7 +9,6 @@ So fsdp's rows, zero3's slices, ddp's shares, and fsdp's rows shared by copies a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 from checkpointing.format.manifest import TensorInfo
@@ -33,14 +32,6 @@ class Split:
         share = rank // self.num_splits
         first, last = ((end - start) * place // self.num_shares for place in (share, share + 1))
         return start + first, last - first
-
-    def lengths(self, tensor: TensorInfo) -> Iterator[int]:
-        """Yields how many elements each rank has, as ``span`` says it of one."""
-        size, num_elements, shares = self._size(tensor), tensor.num_elements, self.num_shares
-        ends = [min(place * size, num_elements) for place in range(self.num_splits + 1)]
-        counts = [end - start for start, end in pairwise(ends)]
-        for share in range(shares):
-            yield from (count * (share + 1) // shares - count * share // shares for count in counts)
 
     def ranks(self, tensor: TensorInfo, start: int, end: int) -> Iterator[int]:
         """Yields those that have some of the elements from ``start`` up to ``end``."""

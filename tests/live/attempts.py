@@ -61,7 +61,7 @@ class Wanted:
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
     Of the ``late`` shards no sample ever comes; each read of a store takes ``read_s`` longer. ``vendor`` is
-    that of ``device``.
+    that of ``device``. ``nodes`` are the ranks', as if there were several.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Wanted:
     read_s: float = 0.0
     is_private: bool = False
     has_own_disk: bool = False
+    nodes: tuple[str, ...] = ()
     memory: Path | None = None
     memory_copies: int = 1
     memory_bytes: int | None = None
@@ -141,6 +142,8 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
     if wanted.has_own_disk and wanted.disk:
         wanted = replace(wanted, disk=wanted.disk / f"rank-{rank}")
+    if wanted.nodes:
+        context.node = wanted.nodes[rank]
     if wanted.memory:
         context.node, context.local_rank = f"node-{rank}", 0
         wanted = replace(wanted, memory=wanted.memory / f"node-{rank}")

@@ -11,6 +11,7 @@ messages; then a save is dropped, as if a rank had been too slow.
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,8 +140,9 @@ def _within_hosts(
 def _box_of_leader(context: Context, leader: int, port: int, key: bytes) -> RankMailbox | None:
     """Returns None if it is not the leader who answers at ``port``."""
 
-
     def box_with_proof() -> RankMailbox | None:
+        # torch tries for long, and at great length, where nobody listens.
+        socket.create_connection((_LOOPBACK, port), _LEADER_WITHIN_S).close()
         store = tcp_store(_LOOPBACK, port, None, timedelta(seconds=_LEADER_WITHIN_S))
         box = RankMailbox(store, context, key)
         proof = box.take(f"led/{context.rank}", _LEADER_WITHIN_S, sender=leader)
