@@ -2,10 +2,12 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.output import printable
 from jobs.commandline.usage_error import SpecError
@@ -21,12 +23,12 @@ from jobs.dataset.facts import (
     step_facts,
 )
 from jobs.dataset.text import data_text
-from jobs.dataset.verifying import verify_all
+from jobs.dataset.verifying import Verified, verify_all
 from jobs.runs.data_read.documents import Place
 from jobs.runs.data_read.places import documents_of, end_id_of, places_to_read
 from jobs.runs.token_check import find_data, index_at, num_samples
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.task import Mixture
+from jobs.training.task.task import Mixture, Tokens
 
 _OF_SPECS = (".yaml", ".yml")
 # Reading so many bytes from a disk takes a second.
@@ -43,6 +45,7 @@ def _data(args: argparse.Namespace) -> int:
     sources: list[SourceFacts] | None = None
     spec: RunSpec | None = None
     mixture: Mixture | None = None
+    held_out: Tokens | None = None
     if args.what.lower().endswith(_OF_SPECS):
         spec = RunSpec.load(Path(args.what), args.set)
         found = find_data(spec)
@@ -56,8 +59,7 @@ def _data(args: argparse.Namespace) -> int:
     else:
         store, index = index_at(args.what, "data")
         places = [Place(store=store, index=index, end_id=end_id_of(index))]
-    names = [f"{one.name}: " for one in mixture.sources] if mixture else [""]
-    verified = verify_all(places, names) if places and args.verify else None
+    verified = _verified(places, mixture, held_out) if places and args.verify else None
     are_few = sum(place.num_bytes for place in places) <= FEW_BYTES
     tokens = [_facts(args, place, spec, are_few=are_few) for place in places]
     if mixture and run:
@@ -70,6 +72,15 @@ def _data(args: argparse.Namespace) -> int:
     else:
         print(printable(data_text(facts, sources, run, step, verified)))
     return EXIT_FAILED if verified and verified.problems else EXIT_OK
+
+
+def _verified(places: Sequence[Place], mixture: Mixture | None, held_out: Tokens | None) -> Verified:
+    """Compares what is trained on, and what is evaluated on if that lies in a place of its own."""
+    names = [f"{one.name}: " for one in mixture.sources] if mixture else [""]
+    if held_out is None:
+        return verify_all(places, names)
+    other = Place(store=open_store(held_out.url), index=held_out.index)
+    return verify_all([*places, other], [*names, "eval.path: "])
 
 
 def _facts(args: argparse.Namespace, place: Place, spec: RunSpec | None, *, are_few: bool) -> TokenFacts:

@@ -149,6 +149,38 @@ def test_the_bytes_of_each_source_of_a_mixture_are_compared(
     assert capsys.readouterr().out.splitlines()[-1].endswith("2 shards right, 2 wrong")
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_the_bytes_of_what_is_evaluated_on_are_compared_too(
+    is_mixed: bool, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = place.parent / "held-out"
+    held_out.mkdir()
+    shards = []
+    for number in range(2):
+        body = struct.pack("<1000H", *(7 * (one + number) % 239 for one in range(1000)))
+        (held_out / f"{number}.bin").write_bytes(body)
+        digest = hashlib.sha256(body).hexdigest()
+        shards.append({"name": f"{number}.bin", "num_tokens": 1000, "sha256": digest})
+    write_index(held_out, shards)
+    words = ["r.yaml", "--set", "eval.path=held-out", "--verify"]
+    if is_mixed:
+        words += ["--set", "data={kind: tokens, sources: [{name: a, path: tokens, weight: 1}]}"]
+    whole = seen(capsys, *words)["verified"]
+    assert whole == {"num_right": 4, "num_unknown": 0, "num_bytes": 10000, "problems": []}
+    flip(held_out)
+    found = seen(capsys, *words, expected=1)["verified"]
+    assert found["num_right"] == 3
+    [problem] = found["problems"]
+    assert problem.startswith("eval.path: 1.bin: has the SHA-256 ")
+    flip(place)
+    found = seen(capsys, *words, expected=1)["verified"]
+    source = "a: " if is_mixed else ""
+    assert [problem[: problem.index(": has")] for problem in found["problems"]] == [
+        f"{source}1.bin",
+        "eval.path: 1.bin",
+    ]
+
+
 @pytest.fixture
 def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """Packed documents of 2 to 288 bytes, of which every fifth is a copy of the first."""
