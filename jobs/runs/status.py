@@ -152,6 +152,7 @@ def recorded_facts(found: LongRun | None) -> dict[str, Any] | None:
         "num_superseded": found.num_superseded,
         "tokens_per_s": found.tokens_per_sec,
         "simulated": found.simulated,
+        "attention_kernel": found.attention_kernel,
         "source_losses": dict(found.source_losses),
         "wall_s": found.wall_sec,
         "goodput": found.goodput,

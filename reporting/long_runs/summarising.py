@@ -87,6 +87,7 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         strategy=newest.strategy,
         world_size=newest.world_size,
         simulated=newest.simulated,
+        attention_kernel=newest.attention_kernel,
         num_steps=sum(totals.num_counted for totals in steps.by_term.values()),
         num_superseded=sum(totals.num_superseded for totals in steps.by_term.values()),
         tokens_per_sec=tokens_per_sec(parts, steps),

@@ -15,7 +15,8 @@ class LongRun:
     ``phases`` are seconds per phase of the goodput ledger; ``goodput`` is productive over wall time.
     Incidents are (seconds since the run's first start, kind, text). Traces are (seconds, value); power and
     clock have one trace per device. ``source_losses`` are the mean losses of a mixture's sources over their
-    newest steps. ``data`` are the tokens that the last driver found, a source each.
+    newest steps. ``data`` are the tokens that the last driver found, a source each. ``attention_kernel`` is
+    the last attempt's, if that is known.
     """
 
     name: str
@@ -28,6 +29,7 @@ class LongRun:
     num_superseded: int
     tokens_per_sec: float | None
     simulated: bool = False
+    attention_kernel: str | None = None
     steps: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()
     val_steps: tuple[int, ...] = ()

@@ -20,7 +20,8 @@ class RecordedAttempt:
     ``parent_term`` is the term of the attempt whose checkpoint this one resumed. It is None if the attempt
     started at step 0 or from another run's checkpoint. ``leased_s`` is when the driver got the run's lease,
     by its own clock. ``simulated`` as in the rows of a sweep. ``loss_digest`` is None if nobody knows with
-    what the losses could be compared. Parts of older versions say nothing of the last three.
+    what the losses could be compared. ``attention_kernel`` is None until it is known which one runs. Parts
+    of older versions say nothing of the last four.
     """
 
     run: str
@@ -38,6 +39,7 @@ class RecordedAttempt:
     simulated: bool = False
     micro_batch: int | None = None
     loss_digest: str | None = None
+    attention_kernel: str | None = None
 
 
 class LossOverRanks:

@@ -49,6 +49,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "model": (str,), "strategy": (str,), "world_size": (int,), "num_steps": (int,), "tokens_per_step": (int,),
     "start_step": (int, type(None)), "parent_term": (int, type(None)), "simulated": (bool,),
     "micro_batch": (int, type(None)), "loss_digest": (str, type(None)),
+    "attention_kernel": (str, type(None)),
 }  # fmt: skip
 # The columns that say who recorded a row. All rows of a part have the same values in them.
 KEY_COLUMNS = ("run", "term", "rank")
@@ -222,8 +223,8 @@ def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> RecordedAttempt:
         raise PartError(f"its schema's version is {found}, expected {SCHEMA_VERSION}")
     if about.get(_TABLE) != name.table.encode():
         raise PartError(f"its rows are not {name.table}")
-    of_older_parts: dict[str, Any] = {"simulated": False, "micro_batch": None, "loss_digest": None}
-    found = of_older_parts | json.loads(about[_ATTEMPT])
+    unknown = dict.fromkeys(("micro_batch", "loss_digest", "attention_kernel"))
+    found = {"simulated": False} | unknown | json.loads(about[_ATTEMPT])
     attempt = RecordedAttempt(**{field.name: _fact(found, field.name) for field in fields(RecordedAttempt)})
     if (attempt.run, attempt.term) != (name.run, name.term):
         raise PartError(f"it was recorded by attempt {attempt.term} of {attempt.run}")

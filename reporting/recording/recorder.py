@@ -89,6 +89,10 @@ class Recorder:
     def start(self) -> None:
         self._thread.start()
 
+    def attends_by(self, kernel: str) -> None:
+        """Sets ``attention_kernel``, see ``RecordedAttempt``."""
+        self._attempt = replace(self._attempt, attention_kernel=kernel)
+
     def begin_at(self, step: int, parent_term: int | None = None, *, num_steps: int | None = None) -> None:
         """Sets ``start_step`` and ``parent_term``, see ``RecordedAttempt``, and ``num_steps`` if it was not
         known before. This triggers a flush at once: if

@@ -455,6 +455,7 @@ def long_run() -> LongRun:
         world_size=8,
         num_steps=50_000,
         num_superseded=640,
+        attention_kernel="flash",
         tokens_per_sec=251_300.0,
         steps=steps,
         losses=losses,

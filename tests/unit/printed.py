@@ -72,6 +72,7 @@ class Recorded:
     num_superseded: int
     tokens_per_s: float | None
     simulated: bool
+    attention_kernel: str | None
     source_losses: Mapping[str, float]
     wall_s: float
     goodput: float | None

@@ -179,7 +179,9 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
     sampler.start()
     recorder.start()
     try:
-        record.begin(_attention_of(task, context))
+        kernel, within = _attention_of(task, context)
+        recorder.attends_by(kernel)
+        record.begin(f", attention within {within} (kernel {kernel})" if within else "")
         if isinstance(source, Nothing) and context.device.type != "cpu":
             recorder.incident(Incident(kind="warning", text=f"no telemetry: {source.reason}"))
         yield record
@@ -193,15 +195,13 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
         sampler.close()
 
 
-def _attention_of(task: Task, context: Context) -> str:
-    """Which path attends within conversations or documents. Raises ``Unfit`` if it can't be had."""
-    first = next(iter(task.places), None)
-    if first is None or (first.index.chat is None and first.end_id is None):
-        return ""
-    what = "conversations" if first.index.chat else "documents"
+def _attention_of(task: Task, context: Context) -> tuple[str, str | None]:
+    """The kernel, and what of a row it attends within: None is all. Raises ``Unfit`` if it can't be had."""
+    first, within = next(iter(task.places), None), None
+    if first is not None and (first.index.chat or first.end_id is not None):
+        within = "conversations" if first.index.chat else "documents"
     dtype = COMPUTE_DTYPE[task.recipe.precision]
-    kernel = kernel_of(task.recipe, context.device, dtype, within_samples=True)
-    return f", attention within {what} (kernel {kernel})"
+    return kernel_of(task.recipe, context.device, dtype, within_samples=within is not None), within
 
 
 def _sinks(wanted: Recording, store: Store) -> list[Sink]:

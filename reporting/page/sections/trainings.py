@@ -51,6 +51,7 @@ def _run(run: LongRun, index: int, flags: Iterable[str]) -> Markup:
         ("Wall time", duration(run.wall_sec)),
         ("Goodput", fraction(run.goodput)),
         ("Last loss", number(_last_known(run), 4)),
+        *((("Attention kernel", short(run.attention_kernel)),) if run.attention_kernel else ()),
         *((f"Loss of {short(name)}", number(loss, 4)) for name, loss in run.source_losses.items()),
     )
     said = element("p", where, origin_chips(flags), class_="label")

@@ -27,6 +27,8 @@ from jobs.packing.work import Work
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import Evaluated, Progress
+from reporting.long_runs.reading import one_run
+from reporting.long_runs.summarising import long_runs
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
 from tests.live.forked_command import run_forked
@@ -185,6 +187,30 @@ def test_documents_that_were_held_out_are_evaluated_on_also_after_a_resume_and_m
     changed = run_forked(train_command(spec, store, "--set", "steps=12", "--set", f"eval.path={tokens}"))
     assert changed.returncode == 2, changed.stdout
     assert str(tokens) in changed.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "kernel"),
+    [
+        (["attention=math"], "math"),
+        (["data={kind: tokens, path: tokens, attention: per_document, end_id: 7}"], None),
+    ],
+)
+def test_an_attempt_says_which_attention_kernel_ran(
+    settings: list[str], kernel: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "tokens").mkdir()
+    write_index(tmp_path / "tokens", struct.pack("<2000H", *(number % 250 for number in range(2000))))
+    spec, store = write_spec(tmp_path, RUN + data(tmp_path / "tokens", "")), tmp_path / "store"
+    changes = [word.replace("path: tokens", f"path: {tmp_path}/tokens") for word in settings]
+    done = run_forked(train_command(spec, store, "--set", "steps=2", "--set", *changes))
+    assert done.returncode == 0, done.stderr
+    [found] = one_run(LocalStore(store), "r").attempts.values()
+    told = next(text for _, kind, text in long_runs(LocalStore(store))[0][0].incidents if kind == "start")
+    if kernel is None:  # of a row's documents, the first incident tells it too
+        assert f"attention within documents (kernel {found.attention_kernel})" in told
+    else:
+        assert found.attention_kernel == kernel
 
 
 def test_mds_shards_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: Path) -> None:

@@ -235,6 +235,13 @@ def test_a_long_runs_time_is_told_apart() -> None:
         assert said.replace("\u202f", " ") in shown.replace("\u202f", " ")
 
 
+@pytest.mark.parametrize("kernel", ["flash", None])
+def test_the_attention_kernel_of_a_long_run_is_told_where_it_is_known(kernel: str | None) -> None:
+    run = replace(EXAMPLE.runs[0], attention_kernel=kernel)
+    shown = page_of(replace(EXAMPLE, runs=(run,))).by_id("runs").shown
+    assert ("Attention kernel flash" in shown) == (kernel is not None)
+
+
 def test_failures_of_a_long_run_are_not_lost_among_its_saves() -> None:
     saves = tuple((60.0 * number, "save", f"save {number}") for number in range(100))
     run = replace(EXAMPLE.runs[0], incidents=(*saves, (7000.0, "failure", "node lost")))

@@ -182,7 +182,7 @@ def test_what_is_no_part_says_why(data: bytes, says: str) -> None:
         ("leased_s", None), ("leased_s", "noon"), ("leased_s", math.nan), ("leased_s", 1e300),
         ("group", 5), ("group", "a\ud800"), ("world_size", "2"), ("world_size", 2**70), ("world_size", True),
         ("tokens_per_step", math.inf), ("start_step", []), ("parent_term", 0.5), ("simulated", 1),
-        ("micro_batch", "4"), ("loss_digest", 5),
+        ("micro_batch", "4"), ("loss_digest", 5), ("attention_kernel", ["math"]),
     ],
 )  # fmt: skip
 def test_a_part_whose_attempt_can_not_be_that_is_none(name: str, value: object) -> None:
@@ -192,8 +192,8 @@ def test_a_part_whose_attempt_can_not_be_that_is_none(name: str, value: object) 
 
 
 def test_a_part_of_an_older_version_says_less_of_its_attempt() -> None:
-    told = asdict(attempt(simulated=True, micro_batch=4, loss_digest="a"))
-    for name in ("simulated", "micro_batch", "loss_digest"):
+    told = asdict(attempt(simulated=True, micro_batch=4, loss_digest="a", attention_kernel="math"))
+    for name in ("simulated", "micro_batch", "loss_digest", "attention_kernel"):
         del told[name]
     data = with_metadata(**{"longhaul.attempt": json.dumps(told)})
     assert part_attempt(name_of(1, 1), data) == attempt()

@@ -179,6 +179,16 @@ def test_the_beginning_of_an_attempt_is_written_at_once() -> None:
         assert part_attempt(name, store.get(str(name))).start_step == 30
 
 
+def test_the_attempt_says_which_attention_kernel_runs() -> None:
+    store = MemoryStore()
+    with recording(store, of=attempt(start_step=None)) as recorder:
+        recorder.attends_by("math")
+        recorder.begin_at(0)
+        recorder.step(a_step(1))
+    kernels = {part_attempt(name, store.get(str(name))).attention_kernel for name in parts_of(store)}
+    assert kernels == {"math"}
+
+
 def test_rows_are_written_every_so_often_and_need_no_end() -> None:
     store = MemoryStore()
     with recording(store, flush_s=0.01) as recorder:

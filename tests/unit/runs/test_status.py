@@ -284,6 +284,13 @@ def test_each_source_s_loss_is_that_of_its_newest_steps_whatever_else_a_row_says
     assert "\nloss by source: code 3.0000, web 1.5200\n" in capsys.readouterr().out
 
 
+def test_the_newest_attempt_tells_which_attention_kernel_ran(repository: Repository) -> None:
+    for term, kernel in enumerate((None, "math", "flash"), start=1):
+        found = attempt(run=RUN, term=term, attention_kernel=kernel)
+        leave(repository.store, found, "steps", [step_row(term)])
+        assert asked(repository)["recorded"]["attention_kernel"] == kernel
+
+
 def test_what_happened_is_not_lost_among_saves(repository: Repository) -> None:
     record(repository.store, KILLED_TWICE, run=RUN)
     saves = [incident_row("save", happened_s=NOON_S + 300 + number) for number in range(9)]
