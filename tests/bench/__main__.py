@@ -3,6 +3,7 @@
 import sys
 
 from tests.bench import (
+    asking,
     command_line,
     comparing,
     core,
@@ -40,6 +41,7 @@ BENCHES = {
         shard_starts,
         reports,
         looking,
+        asking,
         telemetry,
         starting,
         sessions,
