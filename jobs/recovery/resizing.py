@@ -105,11 +105,17 @@ class Resizing:
         """A request to move on, once there is room for the running attempt to grow. Asks the cluster every
         few seconds.
         """
-        may_grow = self._runs and self._stop_request is None and self._outlook.wanted < self._sizes[-1]
-        if may_grow and self._ticks() - self._looked_s >= _LOOK_EVERY_S:
-            self._looked_s = self._ticks()
-            self._look()
+        if self._runs and self._stop_request is None:
+            larger = self._look(beside=self._outlook.wanted)
+            if larger is not None:
+                self._stop_request = StopRequest(aim="move on", why=f"there is room for {ranks(larger)}")
         return self._stop_request
+
+    def look_between(self) -> None:
+        """Looks between two attempts whether there is room to grow: the next one does so if there was for
+        long enough.
+        """
+        self._look(beside=0)
 
     def _choose(self) -> SizedStart | Wait:
         answer, self._outlook = choose(
@@ -121,17 +127,20 @@ class Resizing:
         )
         return answer
 
-    def _look(self) -> None:
+    def _look(self, *, beside: int) -> int | None:
+        """A larger size to move on to, ``beside`` so many ranks that run. Asks every few seconds at most."""
+        if self._outlook.wanted == self._sizes[-1] or self._ticks() - self._looked_s < _LOOK_EVERY_S:
+            return None
+        self._looked_s = self._ticks()
         free = self._room(self._without)
         larger, self._outlook = look_for_more(
             self._sizes,
             self._outlook,
-            room=self._usable(None if free is None else free + self._outlook.wanted),
+            room=self._usable(None if free is None else free + beside),
             now_s=self._ticks(),
             patience=self._patience,
         )
-        if larger is not None:
-            self._stop_request = StopRequest(aim="move on", why=f"there is room for {ranks(larger)}")
+        return larger
 
     def _usable(self, room: int | None) -> int | None:
         if room is None:

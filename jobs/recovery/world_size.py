@@ -95,27 +95,30 @@ def choose(
     """The size, one of ``sizes`` (ascending), at which an attempt starts that could have ``room`` devices
     now.
 
-    The expected size or a larger one starts at once; a smaller one starts only after the wait for a spare. If
-    not even the smallest fits, the smallest is asked for. A run with a single size never waits here.
+    The expected size starts at once; a smaller one starts only after the wait for a spare, and a larger one
+    where ``look_for_more`` would move on to it. If not even the smallest fits, the smallest is asked for. A
+    run with a single size never waits here.
     """
-    best = max((size for size in sizes if size <= room), default=sizes[0])
+    _, outlook = look_for_more(sizes, outlook, room=room, now_s=now_s, patience=patience)
+    most = min(room, outlook.wanted)
+    best = max((size for size in sizes if size <= most), default=sizes[0])
     since_s = now_s if outlook.waits_since_s is None else outlook.waits_since_s
     left_s = since_s + patience.wait_for_spare_s - now_s
     if best < outlook.wanted and left_s > 0:
         waits = Wait(wanted=outlook.wanted, room=room, for_s=left_s)
         return waits, replace(outlook, waits_since_s=since_s)
-    return SizedStart(world_size=best), Outlook(wanted=best, waits_since_s=since_s)
+    return SizedStart(world_size=best), replace(outlook, wanted=best, waits_since_s=since_s)
 
 
 def began(outlook: Outlook) -> Outlook:
-    """Ranks are running: resets the wait clock."""
-    return replace(outlook, waits_since_s=None)
+    """Ranks are running: resets the clocks."""
+    return Outlook(wanted=outlook.wanted)
 
 
 def look_for_more(
     sizes: Sequence[int], outlook: Outlook, *, room: int | None, now_s: float, patience: ResizeWaits
 ) -> tuple[int | None, Outlook]:
-    """A larger size to move on to while ``outlook.wanted`` ranks run, or None.
+    """A larger size to move on to while ``outlook.wanted`` ranks run or are about to, or None.
 
     There must have been room for a larger size for ``grow_after_s`` without a break. ``room`` includes the
     devices of the running ranks. None means unknown, which is a break.

@@ -5,7 +5,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -89,17 +89,7 @@ def work(driver: Driver) -> RunEnd | Setback:
     """Runs one attempt after another, until one ends well or another one would make no sense."""
     clock, outbox = steady(), IncidentOutbox(driver.repository.store)
     notifier = _notifier(driver, outbox)
-    pause, mended = partial(_pause, driver.stop_signals, notifier), dict[Pair, float]()
-    recovery = RecoveryLoop(
-        journal=open_journal(driver.repository),
-        rollback=Rollback(repository=driver.repository),
-        display=driver.display,
-        outbox=outbox,
-        policy=driver.policy(),
-        pause=pause,
-        clock=clock,
-        mended=mended,
-    )
+    mended = dict[Pair, float]()
     parted = PartedNodes(
         mended=mended,
         history=lambda: recovery.history,
@@ -107,10 +97,21 @@ def work(driver: Driver) -> RunEnd | Setback:
         say=driver.display.note,
         clock=clock,
     )
+    resizing = _resizing(driver, parted, partial(_pause, driver.stop_signals, [notifier.look]))
+    recovery = RecoveryLoop(
+        journal=open_journal(driver.repository),
+        rollback=Rollback(repository=driver.repository),
+        display=driver.display,
+        outbox=outbox,
+        policy=driver.policy(),
+        pause=partial(_pause, driver.stop_signals, [notifier.look, resizing.look_between]),
+        clock=clock,
+        mended=mended,
+    )
     attempts = _Attempts(
         driver=driver,
         recovery=recovery,
-        resizing=_resizing(driver, parted, pause),
+        resizing=resizing,
         parted=parted,
         notifier=notifier,
         links=LinkLooks(
@@ -149,11 +150,14 @@ def _resizing(driver: Driver, parted: PartedNodes, pause: Callable[[float], Stop
     )
 
 
-def _pause(stop_signals: StopSignals, notifier: Notifier, for_s: float) -> StopRequest | None:
-    """Waits ``for_s`` seconds, or returns early with a stop request. Alarms are judged meanwhile."""
+def _pause(
+    stop_signals: StopSignals, looks: Sequence[Callable[[], object]], for_s: float
+) -> StopRequest | None:
+    """Waits ``for_s`` seconds, or returns early with a stop request. Calls ``looks`` now and then."""
     end_s = time.monotonic() + for_s
     while (left_s := end_s - time.monotonic()) > 0:
-        notifier.look()
+        for look in looks:
+            look()
         if stop_request := stop_signals.pause(min(left_s, _LOOK_EVERY_S)):
             return stop_request
     return None

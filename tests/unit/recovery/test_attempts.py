@@ -30,6 +30,7 @@ from jobs.execution.outcomes import (
 )
 from jobs.gauges.run_gauges import RunGauges
 from jobs.recovery.loop import RunEnd
+from jobs.recovery.resizing import Resizing
 from jobs.run_progress.run_view import RunDisplay
 from jobs.runs.attempts import Driver, work
 from jobs.runs.stop_signals import StopSignals
@@ -307,6 +308,17 @@ def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
     monkeypatch.setattr(Alarms, "look", look)
     Asking(stop=no_one, ends=[failed("error")]).drive('"pause_s": 0.01')
     assert happened == ["looked", "asked", "looked", "looked", "asked"]
+
+
+def test_a_pause_looks_whether_there_is_room_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def look(_resizing: Resizing) -> None:
+        looks.append("looked")
+
+    monkeypatch.setattr(Resizing, "look_between", look)
+    Loading(stop=no_one, ends=[failed("error")]).drive('"pause_s": 0.01')
+    assert looks == ["looked"]
 
 
 def test_the_alarms_hear_of_each_attempt_that_failed_also_of_one_that_could_not_begin(

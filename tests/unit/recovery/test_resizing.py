@@ -123,6 +123,31 @@ def test_it_wishes_to_move_on_when_there_has_been_room_for_more_and_then_has_mor
     assert first_request(run, cluster, for_s=500) is None
 
 
+@pytest.mark.parametrize(("back_at_s", "size"), [(300, 1), (240, 2)])
+def test_a_host_that_is_back_in_a_long_pause_is_used_once_it_stayed_as_long_as_a_new_one(
+    back_at_s: float, size: int
+) -> None:
+    # After the loss the run has gone on with one rank, which fails in second 100.
+    cluster = Cluster(1, later={40: 0, 101: 1, back_at_s: 2, 301: 1})
+    run = resizing(cluster, 1, 2)
+    assert run.next_size(()) == 1
+    run.hear(WORD)
+    cluster.now_s = 100
+    while cluster.now_s < 300:
+        run.look_between()
+        cluster.pause(5)
+    assert run.next_size(()) == size
+
+
+def test_a_pause_asks_nobody_where_nothing_can_grow() -> None:
+    cluster = Cluster(2)
+    run = resizing(cluster, 1, 2)
+    assert run.next_size(()) == 2
+    cluster.now_s, cluster.num_asked = 50, 0
+    run.look_between()
+    assert cluster.num_asked == 0
+
+
 def test_before_its_ranks_run_what_is_free_is_their_own() -> None:
     cluster = Cluster(1, later={50: 0, 60: 1})
     run = resizing(cluster, 1, 2)
@@ -182,7 +207,7 @@ def test_a_size_that_had_no_place_is_not_asked_for_again_while_the_room_stays_as
     assert found == (1070, StopRequest(aim="move on", why="there is room for 8 ranks"))
 
 
-def test_a_size_that_had_no_place_is_asked_for_again_once_the_room_was_another() -> None:
+def test_a_size_that_had_no_place_is_asked_for_again_once_another_room_has_stayed() -> None:
     cluster = Cluster(2, later={60: None, 61: 1, 100: 2})
     run = resizing(cluster, 1, 2)
     assert run.next_size(()) == 2
@@ -191,8 +216,8 @@ def test_a_size_that_had_no_place_is_asked_for_again_once_the_room_was_another()
     assert run.next_size(()) == 1
     cluster.now_s = 61
     assert run.next_size(()) == 1
-    cluster.now_s = 100
-    assert run.next_size(()) == 2
+    for cluster.now_s, size in ((100, 1), (160, 2)):
+        assert run.next_size(()) == size
 
 
 def test_the_smallest_size_is_asked_for_although_it_had_no_place() -> None:

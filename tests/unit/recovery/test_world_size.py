@@ -56,6 +56,25 @@ def test_a_spare_that_comes_in_time_is_used_at_once() -> None:
     assert answer == SizedStart(world_size=2)
 
 
+def test_more_room_that_has_just_come_is_used_only_after_it_stayed() -> None:
+    answer, outlook = choose((1, 2), Outlook(wanted=1), room=2, now_s=0, patience=PATIENCE)
+    assert answer == SizedStart(world_size=1)
+    # That attempt never ran, and the room is still there.
+    answer, _ = choose((1, 2), outlook, room=2, now_s=299, patience=PATIENCE)
+    assert answer == SizedStart(world_size=1)
+    answer, _ = choose((1, 2), outlook, room=2, now_s=300, patience=PATIENCE)
+    assert answer == SizedStart(world_size=2)
+    # Or it ran: then it grows as any run does.
+    assert began(outlook) == Outlook(wanted=1)
+
+
+def test_room_that_went_and_came_again_has_just_come() -> None:
+    outlook = Outlook(wanted=1)
+    for now_s, room, size in ((0, 2, 1), (200, 1, 1), (310, 2, 1), (609, 2, 1), (610, 2, 2)):
+        answer, outlook = choose((1, 2), outlook, room=room, now_s=now_s, patience=PATIENCE)
+        assert answer == SizedStart(world_size=size), now_s
+
+
 def test_a_second_loss_is_waited_for_as_long_as_the_first() -> None:
     outlook = Outlook(wanted=4)
     for now_s, room in ((0, 2), (60, 2), (1000, 1)):
@@ -126,6 +145,7 @@ def test_every_question_has_an_answer_within_the_sizes(
     match answer:
         case SizedStart(world_size=size):
             assert size in sizes and (size <= room or size == sizes[0])
+            assert size <= outlook.wanted
             assert began(after) == Outlook(wanted=size)
         case Wait(for_s=for_s):
             assert 0 < for_s <= PATIENCE.wait_for_spare_s
