@@ -51,7 +51,7 @@ from checkpointing.format.records import (
 )
 from checkpointing.format.splits import Split
 from checkpointing.log.bounded_json import parsed
-from checkpointing.log.codec import LOG_BYTES, MAC_BYTES, brief, excess_in, is_count, seal, unseal
+from checkpointing.log.codec import LOG_BYTES, MAC_BYTES, brief, excess_in, is_count, schema_of, seal, unseal
 from checkpointing.stores.bounded import excess_of
 
 # Up to so many shards and digests, a manifest of one object has about 256 KiB: less than a second request.
@@ -151,7 +151,8 @@ class Encoded:
         """Returns it with the id of the run's log in the root, see ``checkpointing.log.trust``."""
         if log is None:
             return self
-        return replace(self, root=seal(unseal(self.root, IN_PIECES) | {"log": log}, IN_PIECES))
+        schema = schema_of(self.root) or IN_PIECES
+        return replace(self, root=seal(unseal(self.root, schema) | {"log": log}, schema))
 
 
 def is_small(num_shards_and_digests: int) -> bool:

@@ -6,7 +6,7 @@ from it, none comes for an earlier one.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from checkpointing.format.manifest import Cut
 from checkpointing.saving.save import Mailbox, SaveFailed
@@ -41,6 +41,10 @@ class Inbox:
         self._forget(sender, before=cut.number)
         return message
 
+    def expect_no_receipts(self, cut: Cut, ranks: Iterable[int]) -> None:
+        """Notes that none is passed on of ``ranks``, so that ``end`` looks for none."""
+        self._taken.update(message_name(cut, WRITTEN, rank) for rank in ranks)
+
     def end(self, cut: Cut) -> None:
         """Deletes what was posted for ``cut`` and not taken: what is there now, and later what comes yet."""
         self._drop(cut)
@@ -59,10 +63,9 @@ class Inbox:
                     self._late.setdefault(sender, []).append((cut.number, name))
 
     def _left(self, cut: Cut, sender: int, others: Sequence[int]) -> Iterator[str]:
-        written, read = (message_name(cut, what, sender) for what in (WRITTEN, READ))
-        # Whoever passes receipts on posts its own last.
-        names = [message_name(cut, WRITTEN, rank) for rank in others] if written not in self._taken else []
-        return (name for name in (*names, written, read) if name not in self._taken)
+        names = [message_name(cut, WRITTEN, rank) for rank in (*others, sender)]
+        names.append(message_name(cut, READ, sender))
+        return (name for name in names if name not in self._taken)
 
     def _forget(self, sender: int, *, before: int) -> None:
         late = self._late.pop(sender, [])

@@ -82,10 +82,9 @@ class Leader:
 
     def read(self, cut: Cut, own: bytes) -> bytes:
         """Returns what came of reading back all that the host has written; ``own`` is the leader's file's."""
-        answers = {self._host.leader: own}
-        for rank in self._others:
-            answers[rank] = self.inbox.take(cut, READ, rank, self._deadline_s)
-        for rank, answer in answers.items():
+        for rank in self._host.ranks:
+            is_own = rank == self._host.leader
+            answer = own if is_own else self.inbox.take(cut, READ, rank, self._deadline_s)
             if answer != VERIFIED:
                 prefix = FAILED if answer.startswith(FAILED) else b""
                 return prefix + f"rank {rank}: ".encode() + answer.removeprefix(FAILED)

@@ -178,6 +178,7 @@ class Publisher:
         if told.startswith(FAILED):
             raise SaveFailed(f"rank {rank} {told.decode()}")
         if others and (notes := decode_notes(told, cut, range(rank, others.stop))):
+            self._inbox.expect_no_receipts(cut, others)
             self._led.update(note.piece.first for note in notes)
             yield from notes
             return

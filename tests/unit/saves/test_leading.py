@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,13 @@ from checkpointing.format.manifest import IN_PIECES, Cut, FilePart, decode_manif
 from checkpointing.format.pieces import decode_root, in_pieces, pieces_of
 from checkpointing.format.records import Record, table_of
 from checkpointing.format.splits import Split
+from checkpointing.generations.audit import audit_generations
 from checkpointing.generations.manifests import manifest_bytes
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import schema_of, seal, unseal
 from checkpointing.log.history import Generation
-from checkpointing.saving.publishing.leading import Host, led_hosts
+from checkpointing.log.signing import VARIABLE
+from checkpointing.saving.publishing.leading import FAILED, Host, led_hosts
 from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.publishing.receipts import (
     decode_notes,
@@ -102,16 +105,21 @@ class Cluster:
 
 
 class Seen(Letters):
-    """Remembers of whom it was told what."""
+    """Remembers of whom it was told what. Refuses ``refused`` unless it tells of a failure, and loses ``lost``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[int, str, int]] = []
+        self.refused: list[tuple[int, str]] = []
+        self.lost: list[tuple[int, str]] = []
 
     def post(self, name: str, value: bytes, *, to: int) -> None:
         _, rank, what = name.split("/")
+        if (int(rank), what) in self.refused and not value.startswith(FAILED):
+            raise SaveFailed("too large")
         self.seen.append((int(rank), what, to))
-        super().post(name, value, to=to)
+        if (int(rank), what) not in self.lost:
+            super().post(name, value, to=to)
 
 
 @pytest.fixture
@@ -165,6 +173,41 @@ def test_where_one_rank_tells_all_the_manifest_is_one_object(telling: int) -> No
 
 
 @pytest.mark.usefixtures("large")
+def test_where_one_rank_tells_all_a_signed_manifest_is_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    (tmp_path / "key").chmod(0o600)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "key"))
+    cluster = Cluster(without_a_table=[6])
+    found = cluster.save(1)
+    assert found.is_good and load(cluster.repository, found) == content(found.name, WORLD_SIZE)
+    assert cluster.repository.signed_ones([found]) == [found]
+    assert audit_generations(cluster.repository) == []
+
+
+def test_receipts_that_a_leader_passed_on_before_it_failed_are_deleted() -> None:
+    cluster = Cluster()
+    cluster.to_rank_0.refused = [(2, "written")]
+    with pytest.raises(SaveFailed, match="rank 2 failed: too large"):
+        cluster.save(1)
+    assert (3, "written", 0) in cluster.to_rank_0.seen
+    assert cluster.waiting() == []
+
+
+@pytest.mark.usefixtures("large")
+def test_a_leaders_own_damage_is_told_though_a_rank_of_its_host_is_silent() -> None:
+    cluster = Cluster()
+    cluster.store.harmed = "00002.safetensors"
+    mailbox = cluster.hosts[0].mailbox
+    assert isinstance(mailbox, Seen)
+    mailbox.lost = [(3, "read")]
+    with pytest.raises(SaveFailed, match="quarantined, because rank 2 read back: rank 2: corrupt"):
+        cluster.save(1)
+    assert cluster.waiting() == []
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("refused", ["00003.safetensors", "00002.safetensors", "ranks-00002.json"])
 def test_what_fails_on_a_host_is_told_to_rank_0_and_ends_no_later_save(refused: str) -> None:
     cluster = Cluster()
@@ -183,9 +226,7 @@ def test_a_rank_of_which_its_leader_hears_nothing_is_named() -> None:
     with pytest.raises(SaveFailed, match="rank 2 failed: rank 3: nothing written within 0 s"):
         cluster.save(1, silent=[3])
     # It comes late, and nothing of it stays.
-    cluster.save(1, 0, 3) if False else cluster.publishers[3].publish(
-        save_of(cluster.cut(1), 3), lambda: None
-    )
+    cluster.publish(1, 3)
     assert cluster.save(2).is_good
     assert cluster.waiting() == []
 
