@@ -28,12 +28,12 @@ from checkpointing.saving.publishing.receipts import (
     encode_receipt,
     merged,
 )
-from checkpointing.saving.save import SaveFailed, Tally
+from checkpointing.saving.save import Save, SaveFailed, Tally
 from checkpointing.stores.contract import Buffer, StoreError
 from checkpointing.stores.memory import MemoryStore
 from tests.unit import layouts
 from tests.unit.generations.test_pieces import meaning, whole
-from tests.unit.small_generations import RUN, Letters, content, cut_of, load, part_of, save_of
+from tests.unit.small_generations import RUN, TENSOR, Letters, content, cut_of, load, part_of, save_of
 
 WORLD_SIZE = 7
 # Rank 0 and rank 1 share a host, and rank 4 is alone.
@@ -42,9 +42,21 @@ LEADERS = [2, 5]
 
 
 class HarmingStore(MemoryStore):
-    """Refuses to take the object ``refused``, and takes ``harmed`` with a bit turned."""
+    """Refuses to take the object ``refused``, takes ``harmed`` with a bit turned, and does not give
+    ``unreadable``. ``read`` are the names that were read.
+    """
 
-    refused = harmed = "no such object"
+    refused = harmed = unreadable = "no such object"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        self.read.append(name.rpartition("/")[2])
+        if name.endswith(self.unreadable):
+            raise StoreError(f"{name}: no answer")
+        return super().get_range(name, start, into)
 
     def put(self, name: str, data: Buffer) -> None:
         if name.endswith(self.refused):
@@ -57,7 +69,8 @@ class HarmingStore(MemoryStore):
 class Cluster:
     """Publishers of all ranks, of whom those on led hosts tell their leader."""
 
-    def __init__(self, *, without_a_table: Sequence[int] = ()) -> None:
+    def __init__(self, *, without_a_table: Sequence[int] = (), deadline_s: float = 0.0) -> None:
+        self.tensor = TENSOR
         self.store = HarmingStore()
         self.repository = Repository(self.store, RUN)
         self.term = self.repository.take_over("me")
@@ -72,7 +85,7 @@ class Cluster:
                 SavingAttempt(
                     rank=rank,
                     term=self.term,
-                    deadline_s=0.0,
+                    deadline_s=deadline_s,
                     table=None if rank in without_a_table else table,
                     led=LED,
                 ),
@@ -88,12 +101,19 @@ class Cluster:
     def publish(self, number: int, *ranks: int) -> None:
         for rank in ranks:
             with suppress(StoreError, SaveFailed):
-                self.publishers[rank].publish(save_of(self.cut(number), rank), lambda: None)
+                self.publishers[rank].publish(self.share(number, rank), lambda: None)
+
+    def share(self, number: int, rank: int) -> Save:
+        """A rank's share of a save, with the tensor named ``tensor``."""
+        save = save_of(self.cut(number), rank)
+        tensors = tuple(replace(one, name=self.tensor) for one in save.part.tensors)
+        shards = tuple(replace(one, tensor=self.tensor) for one in save.part.shards)
+        return replace(save, part=replace(save.part, tensors=tensors, shards=shards))
 
     def save(self, number: int, *, silent: Sequence[int] = ()) -> Generation:
         """Raises what rank 0 met. Ranks publish one after the other, leaders behind those whom they lead."""
         self.publish(number, *(rank for rank in range(WORLD_SIZE - 1, 0, -1) if rank not in silent))
-        self.publishers[0].publish(save_of(self.cut(number), 0), lambda: None)
+        self.publishers[0].publish(self.share(number, 0), lambda: None)
         return self.repository.view.generations[-1]
 
     def waiting(self) -> list[str]:
@@ -105,11 +125,15 @@ class Cluster:
 
 
 class Seen(Letters):
-    """Remembers of whom it was told what. Refuses ``refused`` unless it tells of a failure, and loses ``lost``."""
+    """Remembers of whom it was told what, and whose word was taken. Refuses ``refused`` unless it tells of a
+    failure, and loses ``lost``.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[int, str, int]] = []
+        self.taken: list[tuple[int, str, int, float]] = []
+        self.discarded: list[str] = []
         self.refused: list[tuple[int, str]] = []
         self.lost: list[tuple[int, str]] = []
 
@@ -121,6 +145,15 @@ class Seen(Letters):
         if (int(rank), what) not in self.lost:
             super().post(name, value, to=to)
 
+    def take(self, name: str, timeout_s: float, *, sender: int) -> bytes | None:
+        _, rank, what = name.split("/")
+        self.taken.append((int(rank), what, sender, timeout_s))
+        return super().take(name, 0.0, sender=sender)
+
+    def discard(self, name: str) -> bool:
+        self.discarded.append(name)
+        return super().discard(name)
+
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +164,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rank_0_hears_of_each_host_once_and_a_restart_reads_what_the_leaders_have_written() -> None:
     cluster = Cluster()
     found = cluster.save(1)
+    assert cluster.store.read.count("ranks-00002.json") == 1
     assert found.is_good and load(cluster.repository, found) == content(found.name, WORLD_SIZE)
     heard = [0, 1, 2, 4, 5]
     assert sorted(cluster.to_rank_0.seen) == [
@@ -146,6 +180,7 @@ def test_rank_0_hears_of_each_host_once_and_a_restart_reads_what_the_leaders_hav
         (4, 1),
         (5, 2),
     ]
+    assert cluster.to_rank_0.discarded == []
     assert found.num_bytes == sum(
         cluster.store.size(name) for name in cluster.repository.objects_of(found.name)
     )
@@ -193,6 +228,43 @@ def test_receipts_that_a_leader_passed_on_before_it_failed_are_deleted() -> None
         cluster.save(1)
     assert (3, "written", 0) in cluster.to_rank_0.seen
     assert cluster.waiting() == []
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("unreadable", ["00003.safetensors", "00002.safetensors", "ranks-00002.json"])
+def test_what_a_store_does_not_give_back_is_no_damage(unreadable: str) -> None:
+    cluster = Cluster()
+    cluster.store.unreadable = unreadable
+    with pytest.raises(SaveFailed, match=f"not verified, because rank 2 failed: .*{unreadable}: no answer"):
+        cluster.save(1)
+    assert cluster.repository.view.generations[-1].quarantined is None
+    assert cluster.waiting() == []
+
+
+@pytest.mark.usefixtures("large")
+def test_rank_0_reads_its_own_pieces_back_where_leaders_had_written_those_of_an_earlier_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pieces, "_RANKS_PER_PIECE", 2)
+    cluster = Cluster()
+    assert cluster.save(1).is_good
+    # Its tensors are others now, so all ranks tell all.
+    cluster.tensor = "param/v"
+    cluster.store.harmed = "ranks-00002.json"
+    with pytest.raises(SaveFailed, match=r"manifest was read back: ranks-00002\.json is not the one"):
+        cluster.save(2)
+    assert cluster.waiting() == []
+
+
+def test_rank_0_waits_longer_for_a_leader_and_hears_of_whom_it_passes_on_from_it() -> None:
+    cluster = Cluster(deadline_s=10.0)
+    assert cluster.save(1).is_good
+    taken = {(rank, what): (sender, timeout_s) for rank, what, sender, timeout_s in cluster.to_rank_0.taken}
+    assert taken[4, "written"] == (4, 10.0)
+    assert taken[3, "written"] == (2, 10.0)
+    for what in ("written", "read"):
+        sender, timeout_s = taken[2, what]
+        assert sender == 2 and timeout_s > 10.0
 
 
 @pytest.mark.usefixtures("large")
