@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.format import pieces
-from checkpointing.format.manifest import IN_PIECES, Cut, FilePart, decode_manifest
+from checkpointing.format.manifest import IN_PIECES, Cut, FilePart, TooLargeToRead, decode_manifest
 from checkpointing.format.pieces import decode_root, in_pieces, pieces_of
-from checkpointing.format.records import Record, table_of
+from checkpointing.format.records import Record, records_of, table_of
 from checkpointing.format.splits import Split
 from checkpointing.generations.audit import audit_generations
 from checkpointing.generations.manifests import manifest_bytes
@@ -29,6 +30,7 @@ from checkpointing.saving.publishing.receipts import (
     merged,
 )
 from checkpointing.saving.save import Save, SaveFailed, Tally
+from checkpointing.stores.bounded import excess_of
 from checkpointing.stores.contract import Buffer, StoreError
 from checkpointing.stores.memory import MemoryStore
 from tests.unit import layouts
@@ -412,6 +414,32 @@ def test_hosts_that_leave_gaps_make_no_manifest() -> None:
         for harmed in (told[:-1], [*told[:-2], told[-1]], [*told, told[-1]]):
             with pytest.raises(Corrupt):
                 merged(cut, harmed, table)
+
+
+def test_what_leaders_have_written_counts_for_what_a_restart_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = cut_of(10, term=1, number=1, world_size=NUM_RANKS)
+    manifest = layouts.generation_of(TENSORS, layouts.rows, NUM_RANKS, cut=cut)
+    told, _ = _told(cut, manifest.parts)
+    table = table_of(manifest.parts[:1])
+    made = merged(cut, told, table)
+    assert isinstance(made, pieces.Encoded)
+    monkeypatch.setattr(pieces, "MOST_MANIFEST_BYTES", len(made.root) + made.num_bytes_beside - 1)
+    with pytest.raises(TooLargeToRead, match="save with fewer ranks"):
+        merged(cut, told, table)
+
+
+def test_a_leader_refuses_a_piece_with_more_values_than_a_restart_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = cut_of(10, term=1, number=1, world_size=NUM_RANKS)
+    manifest = layouts.generation_of(TENSORS, layouts.rows, NUM_RANKS, cut=cut)
+    table = table_of(manifest.parts[:1])
+    parts = [replace(part, state={"seen": list(range(1000))}) for part in manifest.parts[8:16]]
+    records = records_of(cut, table, parts)
+    assert pieces_of(cut, table, records)
+    monkeypatch.setattr(pieces, "excess_of", partial(excess_of, most_values=1000))
+    with pytest.raises(TooLargeToRead, match="keep large lists of your state in tensors"):
+        pieces_of(cut, table, records)
 
 
 def test_what_no_leader_says_is_refused() -> None:
