@@ -114,7 +114,8 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
             excluded=args.exclude_node,
         ) as executor,
     ):
-        store.probe()
+        if executor.is_main_process:  # else a thousand ranks of torchrun would race on a bucket
+            store.probe()
         repository = Repository(store, run)
         begins = beginning(args.resume, repository, spec, fresh=args.fresh)
         if not args.fresh and args.resume == "latest" and _is_finished(repository, spec):
