@@ -11,7 +11,7 @@ import pytest
 from checkpointing.errors import Corrupt
 from checkpointing.format import pieces
 from checkpointing.format.manifest import IN_PIECES, Cut, FilePart, TooLargeToRead, decode_manifest
-from checkpointing.format.pieces import decode_root, in_pieces, pieces_of
+from checkpointing.format.pieces import decode_root, in_pieces, pieces_of, rooted
 from checkpointing.format.records import Record, records_of, table_of
 from checkpointing.format.splits import Split
 from checkpointing.generations.audit import audit_generations
@@ -440,6 +440,27 @@ def test_a_leader_refuses_a_piece_with_more_values_than_a_restart_reads(
     monkeypatch.setattr(pieces, "excess_of", partial(excess_of, most_values=1000))
     with pytest.raises(TooLargeToRead, match="keep large lists of your state in tensors"):
         pieces_of(cut, table, records)
+
+
+def test_rank_0_refuses_more_tensors_than_a_restart_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = cut_of(10, term=1, number=1, world_size=NUM_RANKS)
+    manifest = layouts.generation_of(TENSORS, layouts.rows, NUM_RANKS, cut=cut)
+    table = table_of(manifest.parts)
+    notes, objects = pieces_of(cut, table, records_of(cut, table, manifest.parts))
+    assert rooted(cut, table, notes, objects)
+    monkeypatch.setattr(pieces, "excess_of", partial(excess_of, most_values=10))
+    with pytest.raises(TooLargeToRead, match="keep large lists of your state in tensors"):
+        rooted(cut, table, notes, objects)
+
+
+def test_a_leader_refuses_a_part_of_a_tensor_that_nobody_has_told_of() -> None:
+    cut = cut_of(10, term=1, number=1, world_size=NUM_RANKS)
+    manifest = layouts.generation_of(TENSORS, layouts.rows, NUM_RANKS, cut=cut)
+    table = table_of(manifest.parts)
+    record = records_of(cut, table, manifest.parts[8:9])[0]
+    unknown = (len(table.tensors) + len(table.each), 0, 1)
+    with pytest.raises(Corrupt, match="own tensors of rank 8"):
+        pieces_of(cut, table, [replace(record, exceptions=(unknown,))])
 
 
 def test_what_no_leader_says_is_refused() -> None:
