@@ -6,12 +6,13 @@ The command itself is ``jobs.reports.report``.
 ``ray job submit --working-dir . -- python jobs/report.py --store URL``, or without ``python``.
 """
 
-from jobs.cli.arguments import report_parser
-from jobs.cli.old_libraries import refuse_old_libraries
-from jobs.commandline.process_exit import run
+from jobs.cli.__main__ import longhaul
 
 
 def main(argv: list[str] | None = None) -> int:
+    from jobs.cli.arguments import report_parser
+    from jobs.cli.old_libraries import refuse_old_libraries
+
     args = report_parser("report.py").parse_args(argv)
     if code := refuse_old_libraries("report"):
         return code
@@ -21,4 +22,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run(main)
+    longhaul(main)

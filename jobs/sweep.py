@@ -6,12 +6,13 @@ The command itself is ``jobs.sweeps.command``.
 ``ray job submit --working-dir . -- python jobs/sweep.py SPEC``, or without ``python``.
 """
 
-from jobs.cli.arguments import sweep_parser
-from jobs.cli.old_libraries import refuse_old_libraries
-from jobs.commandline.process_exit import run
+from jobs.cli.__main__ import longhaul
 
 
 def main(argv: list[str] | None = None) -> int:
+    from jobs.cli.arguments import sweep_parser
+    from jobs.cli.old_libraries import refuse_old_libraries
+
     args = sweep_parser("sweep.py").parse_args(argv)
     if code := refuse_old_libraries("sweep"):
         return code
@@ -21,4 +22,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run(main)
+    longhaul(main)

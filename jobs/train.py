@@ -4,12 +4,13 @@
 ``ray job submit --working-dir . -- python jobs/train.py SPEC``, or without ``python``.
 """
 
-from jobs.cli.arguments import train_parser
-from jobs.cli.old_libraries import refuse_old_libraries
-from jobs.commandline.process_exit import run
+from jobs.cli.__main__ import longhaul
 
 
 def main(argv: list[str] | None = None) -> int:
+    from jobs.cli.arguments import train_parser
+    from jobs.cli.old_libraries import refuse_old_libraries
+
     args = train_parser("train.py").parse_args(argv)
     if code := refuse_old_libraries("train"):
         return code
@@ -23,4 +24,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run(main)
+    longhaul(main)

@@ -1,6 +1,7 @@
 """``longhaul ...``, also as ``python -m jobs.cli``, dispatches to one function per command."""
 
 import os
+from collections.abc import Callable
 from typing import NoReturn
 
 
@@ -102,12 +103,13 @@ def main(argv: list[str] | None = None) -> int:
             raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
 
 
-def longhaul() -> NoReturn:
+def longhaul(command: Callable[[], int] = main) -> NoReturn:
+    """Ends this process as ``command`` says; ``process_exit.run`` says how."""
     try:
         # Imported here, so that Ctrl-C while it is loaded is no traceback either.
         from jobs.commandline.process_exit import run
 
-        run(main)
+        run(command)
     except KeyboardInterrupt:
         os.write(2, b"longhaul: interrupted\n")
         os._exit(130)

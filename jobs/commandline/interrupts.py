@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 # Ctrl-C too: where a class is just being made, Python turns its exception into another one.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def interrupting_signals() -> Iterator[None]:
         seen.append(number)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in heeded(_SIGNALS)}
+    before = {number: signal.signal(number, interrupt) for number in heeded(INTERRUPTING)}
     try:
         yield
     except Exception as error:

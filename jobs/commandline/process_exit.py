@@ -7,12 +7,14 @@ training's own.
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_USAGE
+from jobs.commandline.interrupts import INTERRUPTING, heeded
 from jobs.commandline.output import (
     is_reader_gone,
     let_outputs_say_anything,
@@ -28,14 +30,15 @@ def run(main: Callable[[], int]) -> NoReturn:
 
     A command whose output nobody reads any more ends without a word. One whose output can't be written, as on
     a full disk, ends with one line and has failed. In a working directory that was deleted ``main`` is not
-    called, and one line says so. Ctrl-C is no error of the program, so it leaves no traceback.
+    called, and one line says so. Ctrl-C is no error of the program, so it leaves no traceback. Once ``main``
+    has returned, a stop signal ends the process at once, with that code too.
     """
     code = 1  # of an exception, which Python has printed by then
 
-    def end() -> None:
+    def end(*_: object) -> None:
         for stream in (sys.stdout, sys.stderr):
-            # The reader of a pipe may have ended before.
-            with suppress(OSError, ValueError):
+            # The reader of a pipe may have ended before; a signal may have come while this was at work.
+            with suppress(OSError, ValueError, RuntimeError):
                 stream.flush()
         os._exit(code)
 
@@ -45,6 +48,9 @@ def run(main: Callable[[], int]) -> NoReturn:
     let_outputs_say_anything()
     try:
         code = _code(main)
+        # Whoever stops a service asks again and again; by now all is saved.
+        for number in heeded(INTERRUPTING):
+            signal.signal(number, end)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         if code == 0 and (problem := output_problem()):

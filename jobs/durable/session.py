@@ -165,6 +165,7 @@ class Session:
         if self.problem is None:
             term = self._saved.term
             self.problem = note_end(self._repository, self.step, self.stop_request, term=term)
+        self._stop_signals.stop_listening()
         self._teller.end(self.step, loss, self.generation, self.problem, self.stop_request)
 
     def _note_resumed(self) -> None:

@@ -45,8 +45,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._listener:
-            self._listener.close()
+        self.stop_listening()
         for number, before in self._before.items():
             signal.signal(number, before)
 
@@ -70,6 +69,13 @@ class StopSignals:
         self._listener = _Listener(
             self, Repository(store, run), announce, self._look_every_s, self._ask_every_s
         )
+
+    def stop_listening(self) -> None:
+        """Nothing is announced from now on: what follows is the command's last line. Signals are heeded as
+        before.
+        """
+        if self._listener:
+            self._listener.close()
 
     def began(self, term: int) -> None:
         """From now on a stop request for the log's attempt ``term`` is meant for this driver."""
@@ -115,6 +121,8 @@ class _Listener:
             if time.monotonic() - asked_s >= self._ask_every_s:
                 self._ask()
                 asked_s = time.monotonic()
+            if self._done.is_set():
+                return
             if stop_request := self._stop_signals.stop_request():
                 self._announce(_announcement(stop_request.why))
                 return

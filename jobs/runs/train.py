@@ -151,6 +151,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
             pointer = _carry_out(driver)
         if not executor.is_main_process:
             return EXIT_OK
+        stop_signals.stop_listening()
         display.summarise(pointer, resume_command(args, repository, begins.term))
         _export(args, spec, repository)
         if args.json:

@@ -182,11 +182,11 @@ def is_training(store: Path, *, beyond: int = 0) -> Callable[[], bool]:
     return lambda: status_of(store).get("stage") == "training" and status_of(store)["step"] > beyond
 
 
-def wait_until(is_so: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+def wait_until(is_so: Callable[[], bool], deadline_s: float = DEADLINE_S, every_s: float = 0.05) -> None:
     end = time.monotonic() + deadline_s
     while not is_so():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
+        time.sleep(every_s)
 
 
 def ctrl_c(process: "subprocess.Popen[str]") -> None:

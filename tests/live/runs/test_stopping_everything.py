@@ -4,8 +4,10 @@ A control group that is stopped sends it, and so does whoever ends all processes
 """
 
 import json
+import re
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import psutil
 import pytest
 
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
-from tests.live.control_groups import control_group, why_not
+from tests.live.control_groups import ControlGroup, control_group, why_not
 from tests.live.runs.test_stopping import (
     RUN,
     command_of,
@@ -122,22 +124,81 @@ def test_a_supervisor_its_driver_and_all_processes_end_alike(number: signal.Sign
     assert status_of(store)["stage"] == "stopped"
 
 
-@pytest.mark.soak
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("flags", [(), ("--keep",)], ids=["driver", "supervisor"])
-def test_a_control_group_that_is_stopped_is_empty_once_the_run_has_saved(
-    flags: tuple[str, ...], tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    command = command_of(write_spec(tmp_path, RUN), store, *flags)
+Moment = Callable[[ControlGroup, Path], bool]
+# Whether to send again.
+Send = Callable[[ControlGroup], bool]
+
+
+def has(group: ControlGroup, name: str) -> bool:
+    return any(one.startswith(name) for one in group.names())
+
+
+def is_saving(store: Path) -> bool:
+    """A rank's part is in the store, and the checkpoint that it belongs to is not."""
+    newest = view_of(store, "r").generations[-1].name
+    return any(place.name > newest for place in store.glob("runs/r/gen/*"))
+
+
+MOMENTS: dict[str, Moment] = {
+    "Ray starts": lambda group, _: has(group, "gcs_server"),
+    "ranks start": lambda group, _: has(group, "ray::RayTrainWorker"),
+    "training": lambda _, store: is_training(store, beyond=1)(),
+    "saving": lambda _, store: is_training(store, beyond=1)() and is_saving(store),
+}
+FLAGS = {"driver": (), "supervisor": ("--keep",)}
+
+
+def stop_group(moment: str, flags: Sequence[str], store: Path, send: Send) -> None:
+    """A run whose group gets SIGTERM at ``moment``, once or on and on, ends with exit code 0.
+
+    It has lost no step of which it told that it is durable, and nothing of it is left.
+    """
+    command = command_of(write_spec(store.parent, RUN), store, *SAVING_EACH_STEP, *flags)
+    said = store.parent / "said"
     with control_group() as group:
-        with running(group.entered_by(command)) as process:
-            wait_until(is_training(store, beyond=1))
-            assert {"raylet", "gcs_server"} < set(group.names())
-            group.send(signal.SIGTERM)
-            output, _ = process.communicate(timeout=DEADLINE_S)
+        with said.open("w") as file, running(group.entered_by(command), output=file) as process:
+            wait_until(lambda: MOMENTS[moment](group, store), every_s=0.002)
+            assert has(group, "gcs_server")
+            while process.poll() is None and send(group):
+                time.sleep(0.02)
+            process.wait(DEADLINE_S)
+        output = said.read_text()
         assert process.returncode == 0, output
         assert "Traceback" not in output
-        assert stopped_step(store, output) > 0
-        assert status_of(store)["stage"] == "stopped"
+        assert_stopped(store, output)
         wait_until(lambda: not group.names(), GONE_AFTER_S)
+
+
+def assert_stopped(store: Path, output: str) -> None:
+    told = [int(step) for step in re.findall(r" r: save of step ([0-9]+) to the store: ", output)]
+    if view_of(store, "r").generations:
+        assert stopped_step(store, output) >= max(told, default=0)
+        return
+    assert told == []
+    assert output.splitlines()[-1][9:].startswith("r: stopped at step 0, with nothing to save, resume"), (
+        output
+    )
+
+
+def once(group: ControlGroup) -> bool:
+    group.send(signal.SIGTERM)
+    return False
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize(
+    ("moment", "who"),
+    [
+        ("Ray starts", "driver"),
+        *(
+            pytest.param(moment, who, marks=pytest.mark.soak)
+            for moment in MOMENTS
+            for who in FLAGS
+            if (moment, who) != ("Ray starts", "driver")
+        ),
+    ],
+)
+def test_a_control_group_that_is_stopped_loses_no_step_and_is_empty(
+    moment: str, who: str, tmp_path: Path
+) -> None:
+    stop_group(moment, FLAGS[who], tmp_path / "store", once)

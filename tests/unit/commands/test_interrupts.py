@@ -23,6 +23,7 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
+SCRIPTS = ("jobs/sweep.py", "jobs/train.py", "jobs/report.py")
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -79,11 +80,12 @@ run(lambda: os.kill(os.getpid(), signal.SIGINT))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "longhaul: interrupted\n")
 
 
-def test_ctrl_c_while_a_command_is_loaded_is_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["-m", "jobs.cli", "status"], *(["-P", one] for one in SCRIPTS)])
+def test_ctrl_c_while_a_command_is_loaded_is_no_traceback(command: list[str], tmp_path: Path) -> None:
     """As in the first second, in which modules are imported."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTS_AN_IMPORT, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "status", "r"],
+        [sys.executable, *command, "r"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -105,3 +107,23 @@ def test_another_thread_has_no_signals_to_take() -> None:
     thread.start()
     thread.join(20)
     assert found == [before]
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_a_stop_signal_after_a_command_has_returned_does_not_change_its_code(number: signal.Signals) -> None:
+    """As from whoever asks until the process is gone."""
+    script = f"""
+import atexit, os
+from jobs.commandline.process_exit import run
+
+def main():
+    atexit.register(os.kill, os.getpid(), {number:d})
+    print("saved")
+    return 3
+
+run(main)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "saved\n", "")

@@ -158,6 +158,21 @@ def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_
     ]
 
 
+def test_who_no_longer_listens_announces_nothing_and_still_heeds_signals(
+    stop_signals: StopSignals,
+) -> None:
+    store, announced = AskedStore(), Announced()
+    Repository(store, "r").take_over("me")
+    store.watch()
+    stop_signals.listen(store, "r", announced)
+    assert store.was_asked()
+    stop_signals.stop_listening()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop_signals.stop_request() == StopRequest(aim="stop", why="SIGTERM")
+    assert "longhaul-stop-signals" not in [thread.name for thread in threading.enumerate()]
+    assert announced.texts == []
+
+
 def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(
     stop_signals: StopSignals,
 ) -> None:
