@@ -221,6 +221,29 @@ def sigterm_left_alone() -> Iterator[None]:
         utils.set_sigterm_handler = set_handler
 
 
+def shut_down() -> None:
+    """``ray.shutdown``, which leaves SIGTERM to Python's handler.
+
+    Ray's core sets SIGTERM to the system's default when it ends. That is a second before Ray's processes have
+    ended, in which SIGTERM would end the driver.
+    """
+    import ray
+
+    state = ray._private.state.state
+    disconnect = state.disconnect
+
+    # Ray calls it as soon as its core has ended.
+    def disconnect_without_core() -> None:
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        disconnect()
+
+    state.disconnect = disconnect_without_core
+    try:
+        ray.shutdown()
+    finally:
+        del state.disconnect
+
+
 @contextmanager
 def ended_by_driver_alone() -> Iterator[None]:
     """Lets no stop signal end one of Ray's processes that are started inside the block.

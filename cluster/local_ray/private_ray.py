@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -36,6 +37,7 @@ from cluster.ray_internals import (
     lost_node_messages,
     on_loopback,
     reread_variables,
+    shut_down,
     sigterm_left_alone,
     start_options,
 )
@@ -70,8 +72,6 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
 
     Raises ``ClusterError`` within seconds if no cluster answers there; Ray itself would try for minutes.
     """
-    import ray
-
     try:
         query_cluster(address)
     except ClusterError as error:
@@ -86,7 +86,7 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()
+            shut_down()
 
 
 @contextmanager
@@ -161,8 +161,8 @@ def random_token(aside: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 @contextmanager
 def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
-    import ray
-
+    # Interrupted while it is loaded, Ray could not be shut down.
+    import_module("ray")
     try:
         with (
             variables(_settings(root)),
@@ -187,7 +187,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
         check_closed(root)
         yield
     finally:
-        ray.shutdown()
+        shut_down()
 
 
 @contextmanager

@@ -116,6 +116,11 @@ NAMES = (
     Relied(name="ray._private.state.GlobalState.get_draining_nodes", by=f"{RAY}.tables_of", position=1),
     Relied(name="ray._private.state.GlobalState.disconnect", by=f"{RAY}.tables_of", position=1),
     Relied(
+        name="ray._private.worker.shutdown",
+        by=f"{RAY}.shut_down",
+        says=("del global_worker.core_worker", "ray._private.state.state.disconnect()"),
+    ),
+    Relied(
         name="ray._raylet.GcsClientOptions.create",
         by=f"{RAY}.tables_of",
         position=2,

@@ -66,6 +66,26 @@ with private_ray(num_cpus=1):
 print(heard)
 """
 
+# Hears SIGTERM when Ray's core has ended, and its processes have not.
+LATE_LISTENER = """
+import os, signal
+import ray
+from cluster.local_ray.private_ray import private_ray
+
+heard = []
+signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+with private_ray(num_cpus=1):
+    node = ray._private.worker._global_node
+    kill = node.kill_all_processes
+
+    def be_terminated_and_kill(**options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        kill(**options)
+
+    node.kill_all_processes = be_terminated_and_kill
+print(heard)
+"""
+
 
 class Driver:
     """A driver whose processes and files can be told by a temporary directory that only they were given."""
@@ -251,6 +271,18 @@ def test_a_driver_that_hears_sigterm_ends_when_it_wants_to() -> None:
         timeout=START_TIMEOUT_S,
     )
     assert (done.returncode, done.stdout.strip()) == (0, str([15, 15])), done.stderr
+
+
+def test_sigterm_while_ray_ends_is_left_to_the_driver() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE_LISTENER],
+        check=False,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, str([15])), done.stderr
 
 
 def _terminate_once_a_head_starts(is_over: threading.Event) -> None:
