@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from cluster.signals import deaf_children
@@ -234,7 +235,9 @@ def shut_down() -> None:
 
     # Ray calls it as soon as its core has ended.
     def disconnect_without_core() -> None:
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None and current_thread() is main_thread():
+            signal.signal(signal.SIGTERM, handler)
         disconnect()
 
     state.disconnect = disconnect_without_core
