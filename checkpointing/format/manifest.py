@@ -13,7 +13,16 @@ from math import ceil, prod
 from typing import Any
 
 from checkpointing.errors import Corrupt
-from checkpointing.log.codec import MAC_BYTES, brief, excess_in, is_count, is_generation_name, seal, unseal
+from checkpointing.log.codec import (
+    LOG_BYTES,
+    MAC_BYTES,
+    brief,
+    excess_in,
+    is_count,
+    is_generation_name,
+    seal,
+    unseal,
+)
 from checkpointing.log.field_types import check_types
 from checkpointing.stores.contract import is_name
 
@@ -174,7 +183,8 @@ def encode_manifest(manifest: Manifest, *, log: str | None = None) -> bytes:
     Raises ``TooLargeToRead`` beyond what a reader takes.
     """
     data = seal({"cut": manifest.cut, "parts": manifest.parts} | ({"log": log} if log else {}))
-    if len(data) + MAC_BYTES > MOST_MANIFEST_BYTES:  # It may be signed yet.
+    # It may be signed yet, and get the id of a log.
+    if len(data) + MAC_BYTES + (0 if log else LOG_BYTES) > MOST_MANIFEST_BYTES:
         raise TooLargeToRead(
             f"the manifest of {manifest.cut.world_size} ranks has {len(data):,} bytes, and a restart "
             f"reads at most {MOST_MANIFEST_BYTES:,}; save with fewer ranks"

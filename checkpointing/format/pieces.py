@@ -32,6 +32,7 @@ from checkpointing.format.manifest import (
     check_cut,
     check_tensor,
     demand,
+    encode_manifest,
     piece_name,
     refuse_excess,
 )
@@ -160,30 +161,39 @@ def is_small(num_shards_and_digests: int) -> bool:
     return num_shards_and_digests <= MOST_IN_ONE_OBJECT
 
 
-def in_pieces(manifest: Manifest) -> Encoded:
-    """Raises ``TooLargeToRead`` beyond what a reader takes. The manifest must have been checked."""
+def in_pieces(manifest: Manifest, *, taken: Collection[int] = ()) -> Encoded:
+    """No piece begins with one of the ranks ``taken``, which other pieces have been named by.
+
+    Raises ``TooLargeToRead`` beyond what a reader takes. The manifest must have been checked.
+    """
     table = table_of(manifest.parts)
-    return joined(manifest.cut, table, records_of(manifest.cut, table, manifest.parts))
+    records = records_of(manifest.cut, table, manifest.parts)
+    if taken and len({record.split for record in records if record.split}) > 1:
+        # Where two rules meet a piece has to begin.
+        return Encoded(cut=manifest.cut, num_bytes=manifest.num_bytes, root=encode_manifest(manifest))
+    return joined(manifest.cut, table, records, taken=taken)
 
 
-def joined(cut: Cut, table: Table, records: Sequence[Record]) -> Encoded:
+def joined(cut: Cut, table: Table, records: Sequence[Record], *, taken: Collection[int] = ()) -> Encoded:
     """Makes the objects of a manifest from what is to be said of each rank, in the order of ranks.
 
     Raises ``Corrupt`` unless the records cover every tensor exactly once, or if the ranks have too many of
     their own, and ``TooLargeToRead`` beyond what a reader takes.
     """
-    notes, objects = pieces_of(cut, table, records)
+    notes, objects = pieces_of(cut, table, records, taken=taken)
     return rooted(cut, table, notes, objects)
 
 
-def pieces_of(cut: Cut, table: Table, records: Sequence[Record]) -> tuple[list[PieceNote], dict[str, bytes]]:
+def pieces_of(
+    cut: Cut, table: Table, records: Sequence[Record], *, taken: Collection[int] = ()
+) -> tuple[list[PieceNote], dict[str, bytes]]:
     """Makes the pieces of some ranks that follow one another, with what is to be told of each.
 
     Raises ``Corrupt`` for what can't be of a file, and ``TooLargeToRead`` beyond what a reader takes.
     """
     check_files(table, records)
     notes, objects = [], {}
-    for group in _groups(records):
+    for group in _groups(records, taken):
         name = piece_name(group[0].rank)
         objects[name] = data = _json({"ranks": [row_of(record) for record in group]})
         split = next((record.split for record in group if record.split), None)
@@ -249,15 +259,15 @@ def rooted(cut: Cut, table: Table, notes: Sequence[PieceNote], objects: Mapping[
     return encoded
 
 
-def _groups(records: Sequence[Record]) -> Iterable[list[Record]]:
-    """Ranks that follow one rule, at most so many that a piece stays small."""
+def _groups(records: Sequence[Record], taken: Collection[int]) -> Iterable[list[Record]]:
+    """Ranks that follow one rule, about so many that a piece stays small. None begins with one ``taken``."""
     group: list[Record] = []
     size, split = 0, None
     for record in records:
         weight = len(record.chunks) + 32 * len(record.exceptions)
         is_other = None not in (split, record.split) and split != record.split
-        is_full = len(group) == _RANKS_PER_PIECE or size + weight > _MOST_PIECE_BYTES
-        if group and (is_other or is_full):
+        is_full = len(group) >= _RANKS_PER_PIECE or size + weight > _MOST_PIECE_BYTES
+        if group and (is_other or is_full) and record.rank not in taken:
             yield group
             group, size, split = [], 0, None
         group.append(record)

@@ -2,7 +2,8 @@
 
 It takes the others' receipts, writes the pieces of the manifest that tell of their files, reads them back,
 and tells rank 0 their names, sizes and digests. Ranks of rank 0's own host tell rank 0. A host with ranks
-that tell all (see ``receipts``) has no piece: its leader passes their receipts on.
+that tell all (see ``receipts``), or whose pieces take too many words, has none: its leader passes the
+receipts on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from checkpointing.saving.publishing.receipts import decode_receipt, encode_note
 from checkpointing.saving.save import Mailbox, SaveFailed
 from checkpointing.stores.contract import StoreError
 
+# A mailbox takes twice as much in one message.
+MOST_WORD_BYTES = 2**22
 FAILED = b"failed: "
 VERIFIED = b"verified"
 
@@ -68,17 +71,25 @@ class Leader:
             told[rank] = self.inbox.take(cut, WRITTEN, rank, self._deadline_s)
             if told[rank].startswith(FAILED):
                 raise SaveFailed(f"rank {rank} {told[rank].decode()}")
-        receipts = [decode_receipt(data, cut, rank) for rank, data in told.items()]
-        records = [receipt for receipt in receipts if isinstance(receipt, Record)]
         self._pieces = []
-        if len(records) < len(receipts):
+        receipts = [decode_receipt(data, cut, rank) for rank, data in told.items()]
+        if not (word := self._word(cut, [one for one in receipts if isinstance(one, Record)])):
             yield from reversed(told.items())
-            return
+        else:
+            yield self._host.leader, word
+
+    def _word(self, cut: Cut, records: Sequence[Record]) -> bytes | None:
+        """Writes the pieces of all the host's ranks and returns what tells of them; None if none are made."""
+        if len(records) < len(self._host.ranks):
+            return None
         notes, objects = pieces_of(cut, self._table, records)
+        word = encode_notes(cut, notes)
+        if len(word) > MOST_WORD_BYTES:
+            return None
         for name, data in objects.items():
             self._repository.put_file(cut.generation, name, data)
         self._pieces = [note.piece for note in notes]
-        yield self._host.leader, encode_notes(cut, notes)
+        return word
 
     def read(self, cut: Cut, own: bytes) -> bytes:
         """Returns what came of reading back all that the host has written; ``own`` is the leader's file's."""

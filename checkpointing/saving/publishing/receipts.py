@@ -21,7 +21,6 @@ from checkpointing.format.manifest import (
     Manifest,
     decode_part,
     demand,
-    encode_manifest,
     encode_part,
     manifest_of,
 )
@@ -29,6 +28,7 @@ from checkpointing.format.pieces import (
     Encoded,
     Piece,
     PieceNote,
+    in_pieces,
     is_small,
     note_of,
     note_row,
@@ -114,7 +114,7 @@ def merged(
     whole generation, and ``TooLargeToRead`` beyond what a reader takes.
 
     Where a rank tells all, the pieces that are there already are of no use, and ``read`` fetches what they
-    say. Their names are not used again, since a late write of them may land yet: the manifest is one object.
+    say. Their names are not used again, since a late write of them may land yet.
     """
     if table is not None and not any(isinstance(one, FilePart) for one in told):
         notes: list[PieceNote] = []
@@ -131,9 +131,8 @@ def merged(
     for one in told:
         receipts += read(one.piece) if isinstance(one, PieceNote) else [one]
     manifest = _of_all(cut, receipts, table)
-    if len(receipts) == len(told):
-        return manifest
-    return Encoded(cut=cut, num_bytes=manifest.num_bytes, root=encode_manifest(manifest))
+    taken = {one.piece.first for one in told if isinstance(one, PieceNote)}
+    return in_pieces(manifest, taken=taken) if taken else manifest
 
 
 def _of_all(cut: Cut, receipts: Sequence[Receipt], table: Table | None) -> Manifest:

@@ -129,7 +129,7 @@ def _within_hosts(
         port = listener.getsockname()[1]
         box = RankMailbox(tcp_store(_LOOPBACK, port, listener, _CONNECT_TIMEOUT), context, key)
         for rank in own[1:]:
-            box.post(f"led/{rank}", b"", to=rank)
+            box.post(f"led/{rank}", _proof(port), to=rank)
     ports = gather(port, int)
     if own and context.rank != own.start:
         box = _box_of_leader(context, own.start, ports[own.start], key)
@@ -145,14 +145,19 @@ def _box_of_leader(context: Context, leader: int, port: int, key: bytes) -> Rank
         socket.create_connection((_LOOPBACK, port), _LEADER_WITHIN_S).close()
         store = tcp_store(_LOOPBACK, port, None, timedelta(seconds=_LEADER_WITHIN_S))
         box = RankMailbox(store, context, key)
-        proof = box.take(f"led/{context.rank}", _LEADER_WITHIN_S, sender=leader)
-        return None if proof is None else box
+        found = box.take(f"led/{context.rank}", _LEADER_WITHIN_S, sender=leader)
+        return box if found == _proof(port) else None
 
     try:
         box: RankMailbox | None = in_time(box_with_proof, 2 * _LEADER_WITHIN_S)
     except (OSError, RuntimeError):
         return None
     return box
+
+
+def _proof(port: int) -> bytes:
+    """What a leader's server holds for each of its ranks. That of an earlier attempt names another port."""
+    return str(port).encode()
 
 
 def _address() -> str:

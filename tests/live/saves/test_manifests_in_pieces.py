@@ -75,7 +75,7 @@ def test_a_lost_piece_is_made_good_by_the_disks_and_else_costs_one_save(tmp_path
 def test_each_host_writes_its_piece_and_a_run_goes_on_from_them(tmp_path: Path) -> None:
     straight = Wanted(
         name="straight",
-        recipe=recipe_for("zero3", world_size=4),
+        recipe=recipe_for("fsdp", world_size=4),
         num_steps=WHOLE,
         store=tmp_path / "store",
         every_steps=2,

@@ -39,6 +39,7 @@ from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.training.ranks.gathering import BadMessage, from_rank_0, gather
 from jobs.training.state import rank_mailbox
+from jobs.training.state import rank_mailbox
 from jobs.training.state.rank_mailbox import RankMailbox
 from jobs.training.task.context import Context
 from jobs.training.task.job import Strategy
@@ -293,6 +294,25 @@ def test_a_message_is_taken_once() -> None:
     post.rank_1.post("g/1/read", b"verified", to=0)
     assert post.rank_0.take("g/1/read", 30, sender=1) == b"verified"
     assert post.rank_0.take("g/1/read", 0.01, sender=1) is None
+
+
+@pytest.mark.parametrize(
+    ("proof", "is_leader"),
+    [("its own", True), ("an earlier attempt's", False), ("a stranger's", False), ("none", False)],
+)
+def test_a_rank_tells_nobody_of_its_saves_but_its_leader(
+    proof: str, is_leader: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_mailbox, "_LEADER_WITHIN_S", 1.0)
+    listener = listen_at("127.0.0.1")
+    port = listener.getsockname()[1]
+    key = new_key()
+    server = tcp_store("127.0.0.1", port, listener, DEADLINE)
+    box = RankMailbox(server, here(0), new_key() if proof == "a stranger's" else key)
+    if proof != "none":
+        box.post("led/1", str(port + (proof == "an earlier attempt's")).encode(), to=1)
+    found = rank_mailbox._box_of_leader(here(1), 0, port, key)
+    assert (found is not None) == is_leader
 
 
 def test_a_message_that_is_discarded_is_gone_from_the_server() -> None:

@@ -17,9 +17,10 @@ from checkpointing.format.splits import Split
 from checkpointing.generations.audit import audit_generations
 from checkpointing.generations.manifests import manifest_bytes
 from checkpointing.generations.repository import Repository
-from checkpointing.log.codec import schema_of, seal, unseal
+from checkpointing.log.codec import seal, unseal
 from checkpointing.log.history import Generation
 from checkpointing.log.signing import VARIABLE
+from checkpointing.saving.publishing import leading
 from checkpointing.saving.publishing.leading import FAILED, Host, led_hosts
 from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.publishing.receipts import (
@@ -200,17 +201,57 @@ def test_a_small_save_has_one_object_as_ever() -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("telling", [1, 6])
-def test_where_one_rank_tells_all_the_manifest_is_one_object(telling: int) -> None:
-    """The pieces' names must not be used again: a late write of one may land yet."""
+def test_where_one_rank_tells_all_no_piece_that_a_leader_has_written_is_written_again(telling: int) -> None:
+    """A late write of it may land yet."""
     cluster = Cluster(without_a_table=[telling])
     found = cluster.save(1)
     assert found.is_good and load(cluster.repository, found) == content(found.name, WORLD_SIZE)
-    assert schema_of(cluster.root(found)) != IN_PIECES
+    firsts = [piece.first for piece in decode_root(cluster.root(found)).pieces]
+    assert not {ranks.start for ranks in LED if telling not in ranks} & {*firsts}
     assert cluster.waiting() == []
 
 
 @pytest.mark.usefixtures("large")
-def test_where_one_rank_tells_all_a_signed_manifest_is_one_object(
+def test_where_one_rank_tells_all_and_two_rules_meet_the_manifest_is_one_object() -> None:
+    halves = Split(is_by_rows=True, num_splits=2, num_shares=1)
+    manifest = layouts.generation_of(
+        TENSORS, layouts.rows, NUM_RANKS, cut=cut_of(10, term=1, number=1, world_size=NUM_RANKS)
+    )
+    assert len(decode_root(in_pieces(manifest, taken={8}).root).pieces) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        real = pieces.records_of
+        patch.setattr(
+            pieces,
+            "records_of",
+            lambda *given: [replace(one, split=halves) if one.rank == 8 else one for one in real(*given)],
+        )
+        made = in_pieces(manifest, taken={8})
+    assert meaning(decode_manifest(made.root)) == meaning(manifest) and not made.objects
+
+
+def test_no_piece_begins_with_a_rank_that_is_taken() -> None:
+    number = 200
+    manifest = layouts.generation_of(
+        TENSORS[:9], layouts.at_random(3), number, cut=cut_of(10, term=1, number=1, world_size=number)
+    )
+    assert [one.first for one in decode_root(in_pieces(manifest).root).pieces] == [0, 64, 128, 192]
+    made = in_pieces(manifest, taken=range(8, number, 8))
+    assert [one.first for one in decode_root(made.root).pieces] == [0, 65, 129, 193]
+    assert meaning(whole(made)) == meaning(manifest)
+
+
+@pytest.mark.usefixtures("large")
+def test_where_pieces_take_too_many_words_the_receipts_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading, "MOST_WORD_BYTES", 10)
+    cluster = Cluster()
+    found = cluster.save(1)
+    assert found.is_good and load(cluster.repository, found) == content(found.name, WORLD_SIZE)
+    assert [one.first for one in decode_root(cluster.root(found)).pieces] == [0]
+    assert cluster.waiting() == []
+
+
+@pytest.mark.usefixtures("large")
+def test_where_one_rank_tells_all_a_signed_manifest_is_committed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "key").write_bytes(b"k" * 32)
@@ -402,6 +443,20 @@ def _told(cut: Cut, parts: Sequence[FilePart]) -> tuple[list[Record | pieces.Pie
         assert decoded == notes
         told += decoded
     return told, written
+
+
+def test_where_rank_0_tells_all_the_others_pieces_are_read() -> None:
+    """As where tensors have gone: rank 0 knows it, and the others need not."""
+    cut = cut_of(10, term=1, number=1, world_size=NUM_RANKS)
+    manifest = layouts.generation_of(TENSORS, layouts.rows, NUM_RANKS, cut=cut)
+    (_, *told), objects = _told(cut, manifest.parts)
+
+    def read(piece: pieces.Piece) -> list[Record]:
+        return pieces.decode_piece(piece, objects[piece.ref.name])
+
+    made = merged(cut, [manifest.parts[0], *told], table_of(manifest.parts[:1]), read)
+    assert isinstance(made, pieces.Encoded) and not {*made.objects} & {*objects}
+    assert meaning(whole(made)) == meaning(manifest)
 
 
 def test_hosts_that_leave_gaps_make_no_manifest() -> None:
