@@ -39,7 +39,6 @@ from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.training.ranks.gathering import BadMessage, from_rank_0, gather
 from jobs.training.state import rank_mailbox
-from jobs.training.state import rank_mailbox
 from jobs.training.state.rank_mailbox import RankMailbox
 from jobs.training.task.context import Context
 from jobs.training.task.job import Strategy

@@ -10,11 +10,12 @@ from checkpointing.format.manifest import file_name
 from checkpointing.generations.choice import Candidate, choose
 from checkpointing.generations.repository import Repository, existing_run, generation_name
 from checkpointing.generations.retention import Retention
+from checkpointing.log.codec import MAC_BYTES
 from checkpointing.log.history import Pin, Stop, Unpin
 from checkpointing.saving.save import SaveFailed
 from checkpointing.stores.contract import Buffer, Store, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
-from tests.unit.small_generations import RUN, Ranks, content, cut_of, file_of, load, names
+from tests.unit.small_generations import RUN, Ranks, content, cut_of, file_of, load, names, part_of
 
 pytestmark = pytest.mark.usefixtures("each_form")
 
@@ -174,6 +175,22 @@ def test_a_save_whose_manifest_no_restart_could_read_is_a_failed_save_with_its_r
     assert names(repository.view.generations) == [first]
     third = ranks.save(30)
     assert payload(repository.store) == {first, third}
+
+
+def test_a_manifest_of_one_object_leaves_room_for_the_logs_id_and_a_signature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = cut_of(10, term=1, number=1, world_size=1)
+    one = manifest.manifest_of(cut, [part_of(cut, 0)])
+    log = "0" * 16
+    most = len(manifest.encode_manifest(one, log=log)) + MAC_BYTES
+    monkeypatch.setattr(manifest, "MOST_MANIFEST_BYTES", most)
+    for given in (None, log):
+        assert manifest.encode_manifest(one, log=given)
+    monkeypatch.setattr(manifest, "MOST_MANIFEST_BYTES", most - 1)
+    for given in (None, log):
+        with pytest.raises(manifest.TooLargeToRead):
+            manifest.encode_manifest(one, log=given)
 
 
 def test_after_a_damaged_save_the_one_before_it_is_the_newest_that_is_durable() -> None:
