@@ -445,8 +445,9 @@ def _told(cut: Cut, parts: Sequence[FilePart]) -> tuple[list[Record | pieces.Pie
     return told, written
 
 
-def test_where_rank_0_tells_all_the_others_pieces_are_read() -> None:
+def test_where_rank_0_tells_all_the_others_pieces_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where tensors have gone: rank 0 knows it, and the others need not."""
+    monkeypatch.setattr(pieces, "_RANKS_PER_PIECE", 8)  # as many as a host has here
     cut = cut_of(10, term=1, number=1, world_size=NUM_RANKS)
     manifest = layouts.generation_of(TENSORS, layouts.rows, NUM_RANKS, cut=cut)
     (_, *told), objects = _told(cut, manifest.parts)
