@@ -120,12 +120,7 @@ class Publisher:
             with self._tally.uploading(save.cut.step, len(data), self._ticks):
                 self._repository.put_file(save.cut.generation, save.part.file, data)
             release()
-            receipt = encode_receipt(save.cut, save.part, self._attempt.table)
-            told = (
-                self._leader.written(save.cut, receipt) if self._leader else [(self._attempt.rank, receipt)]
-            )
-            for rank, message in told:
-                self._post(save.cut, WRITTEN, message, of=rank)
+            self._tell_receipt(save.cut, encode_receipt(save.cut, save.part, self._attempt.table))
         if self._attempt.rank == 0:
             self._commit(save.cut)
         with self._told(save.cut, READ):
@@ -135,6 +130,13 @@ class Publisher:
             self._judge(save.cut)
             return self._finding.due(self._make_room())
         return None
+
+    def _tell_receipt(self, cut: Cut, receipt: bytes) -> None:
+        if self._leader is None:
+            self._post(cut, WRITTEN, receipt)
+            return
+        for rank, message in self._leader.written(cut, receipt):
+            self._post(cut, WRITTEN, message, of=rank)
 
     @contextmanager
     def _told(self, cut: Cut, what: str) -> Iterator[None]:
