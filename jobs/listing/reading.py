@@ -20,8 +20,8 @@ from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, Unavailable
 from jobs.listing.names import Found
 from jobs.run_progress.status_file import read_status_file
-from jobs.runs.listening import LISTENED_S, Report, is_going_on
-from jobs.runs.status import reported_status, state_text
+from jobs.runs.listening import LISTENED_S, Report
+from jobs.runs.status import may_report_again, reported_status, state_text
 from jobs.sweeps.results import Results
 from reporting.results.redaction import without_credentials
 
@@ -81,7 +81,7 @@ class _Look:
 
     @property
     def is_open(self) -> bool:
-        return is_going_on(self.report) and self.newer is None
+        return self.newer is None and may_report_again(self.report, self.repository.view)
 
 
 def read(

@@ -73,7 +73,7 @@ def reported_status(
     """
     store, run, view = repository.store, repository.run, repository.view
     note = given_up(store, run, view)
-    newer = hears(report) if is_going_on(report) else report
+    newer = hears(report) if may_report_again(report, view) else report
     reported = dict(newer or report)
     if reported.get("attempt", view.term) < view.life_term:
         # The run was started with --fresh since, so the old status is about an earlier life.
@@ -88,7 +88,7 @@ def reported_status(
     return {
         "run": run,
         "step": step,
-        "num_steps": reported.get("num_steps"),
+        "num_steps": view.finished_step or reported.get("num_steps"),
         "loss": reported.get("loss", newest.metrics.get("loss") if newest else None),
         "tokens_per_s": reported.get("tokens_per_s"),
         "data_wait_share": reported.get("data_wait_share"),
@@ -106,6 +106,13 @@ def reported_status(
         "stop_asked": view.stop_asked,
         "stopped_step": view.stopped_step,
     }
+
+
+def may_report_again(report: Report, view: LogView) -> bool:
+    """Whether it is worth listening for the run's driver. What it wrote last is no sign of it once its log
+    says that the run is finished: one with no step left to do writes no more than that it starts.
+    """
+    return is_going_on(report) and view.finished_step is None
 
 
 def _why(note: AttemptNote) -> str | None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Finish
 from checkpointing.stores.memory import MemoryStore
 from jobs.listing.names import find
 from jobs.listing.reading import read
@@ -65,6 +66,21 @@ def test_a_driver_that_ended_is_not_listened_for() -> None:
         raise AssertionError("nobody is there to be heard")
 
     assert status_of(store, RUN, hears=fail)["stage"] == "failed"
+
+
+def test_of_a_run_that_is_finished_nobody_listens_for_its_driver_whatever_it_wrote_last() -> None:
+    """A driver with no step left to do ends before it has written more than that it starts."""
+    store, waits = MemoryStore(), list[float]()
+    begun(store)
+    tell(store)
+    repository = Repository(store, RUN)
+    repository.append(Finish(step=3), term=repository.refresh().term)
+    assert stage_of(store, waits.append) == "finished"
+    [line] = read(store, find(store), lambda: NOW_S, pause=waits.append).runs
+    assert (line.state, waits) == ("finished", [])
+    repository.take_over("goes on, with more steps")
+    assert stage_of(store, waits.append) == "silent"
+    assert sum(waits) == 10.0
 
 
 def test_the_command_says_how_long_it_listened(capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,6 +130,16 @@ def test_a_run_that_is_finished_or_was_asked_to_stop_says_so(repository: Reposit
     assert (asked(repository)["finished"], asked(repository)["step"]) == (True, 40)
 
 
+@pytest.mark.parametrize("told", [{"stage": "finished"}, TOLD | {"num_steps": 4000}])
+def test_all_steps_of_a_finished_run_are_those_that_it_did(
+    told: dict[str, Any], repository: Repository
+) -> None:
+    """A short attempt ends before it tells how many steps there are, so an earlier one's number may stand."""
+    tell(repository, json.dumps(told))
+    repository.append(Finish(step=40), term=1)
+    assert (asked(repository)["step"], asked(repository)["num_steps"]) == (40, 40)
+
+
 @pytest.mark.parametrize(
     ("told", "stage"),
     [
