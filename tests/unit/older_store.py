@@ -22,9 +22,16 @@ _OF_THE_MOMENT = frozenset({"told_age_s", "newest_durable_age_s", "age_s", "stor
 
 def unpack(folder: Path) -> Path:
     """The folder in which a user has ``results``; what is stored names all else relative to it."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+    extract(ARCHIVE, folder)
     return folder
+
+
+def extract(path: Path, folder: Path) -> None:
+    """Also with a Python before 3.11.4, such as Debian 12's, whose ``extractall`` takes no filter."""
+    with tarfile.open(path) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
 
 
 def longhaul(folder: Path, *words: str, expected: int = 0) -> str:

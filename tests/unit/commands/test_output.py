@@ -88,7 +88,8 @@ def test_what_ends_a_command_before_is_said_and_keeps_its_code(older: Path) -> N
 
 def test_a_help_that_nobody_reads_to_its_end_is_none_of_it(tmp_path: Path) -> None:
     done = unread("sweep", "--help", cwd=tmp_path, unbuffered="1")
-    assert (done.returncode, done.stderr) == (0, "")
+    # argparse of Python 3.11.7 passes over what it can't print, that of 3.11.2 does not.
+    assert (done.returncode in (0, READER_GONE), done.stderr) == (True, "")
 
 
 def test_a_training_that_is_done_says_so_with_its_code_whoever_reads(older: Path) -> None:

@@ -1,7 +1,6 @@
 """A run whose manifests an older version wrote, all of one object (``tests/fixtures/manifest_v1``)."""
 
 import random
-import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from checkpointing.generations.garbage import find_garbage
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.stores.local import LocalStore
+from tests.unit.older_store import extract
 from tests.unit.small_generations import RUN, Ranks, content, load
 
 ARCHIVE = Path(__file__).parents[2] / "fixtures" / "manifest_v1" / "store.tar.xz"
@@ -30,8 +30,7 @@ def values(name: str, num_bytes: int) -> bytes:
 
 @pytest.fixture
 def older(tmp_path: Path) -> Iterator[Repository]:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    extract(ARCHIVE, tmp_path)
     repository = Repository(LocalStore(tmp_path), RUN)
     repository.refresh()
     yield repository
