@@ -24,9 +24,10 @@ from jobs.dataset.facts import (
 )
 from jobs.dataset.text import data_text
 from jobs.dataset.verifying import Verified, verify_all
+from jobs.runs.data_check.find import find_data, num_samples
+from jobs.runs.data_check.stored import index_at
 from jobs.runs.data_read.documents import Place
 from jobs.runs.data_read.places import documents_of, end_id_of, places_to_read
-from jobs.runs.token_check import find_data, index_at, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.task import Mixture, Tokens
 

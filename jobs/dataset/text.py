@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from jobs.dataset.facts import RunFacts, SourceFacts, StepFacts, TokenFacts
 from jobs.dataset.verifying import Verified
+from jobs.runs.data_check.agreement import told_of_begin
 from jobs.runs.data_read.documents import MOST_COMPARED
-from jobs.runs.token_check import told_of_begin
 from reporting.analysis.formatting import counted
 from reporting.recording.read_data import DocumentFacts
 

@@ -19,9 +19,9 @@ from cluster.inventory import WorkerGroup
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.recovery.journal import read_newest
+from jobs.runs.data_check.find import Data, num_samples
 from jobs.runs.data_read.record import read_sources
 from jobs.runs.driver_presence import DriverPresence
-from jobs.runs.token_check import Data, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.stored_spec import store_spec
 from jobs.training.data.mixture import weights_text

@@ -41,6 +41,8 @@ from jobs.launch.torchrun import LauncherPlace
 from jobs.run_progress.run_view import RunDisplay
 from jobs.run_progress.status_file import StatusFile
 from jobs.runs.attempts import Driver, work
+from jobs.runs.data_check.find import Data, find_data, num_samples
+from jobs.runs.data_check.masks import check_kernel
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED
 from jobs.runs.dry_run.plan import as_data, plan_of
@@ -50,7 +52,6 @@ from jobs.runs.resume_command import note_stop, resume_command
 from jobs.runs.status import status_of
 from jobs.runs.stop_signals import StopSignals
 from jobs.runs.tasks import Beginning, Tasks, absolute, beginning, described_run
-from jobs.runs.token_check import Data, check_kernel, find_data, num_samples
 from jobs.spec_schema.file import check_plain_name
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.models.weights import find_weights

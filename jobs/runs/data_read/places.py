@@ -5,8 +5,8 @@ import math
 from checkpointing.stores.contract import StoreError
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
+from jobs.runs.data_check.find import Data, num_held_out_of_each, places_of
 from jobs.runs.data_read.documents import Place, TooManyDocuments, read_documents
-from jobs.runs.token_check import Data, num_held_out_of_each, places_of
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.token_index import DataError, TokenIndex
 from reporting.recording.read_data import DocumentFacts

@@ -1,8 +1,8 @@
 """What a run's driver records of its data, for reports."""
 
+from jobs.runs.data_check.find import Data
 from jobs.runs.data_read.documents import Place
 from jobs.runs.data_read.places import documents_of, places_to_read
-from jobs.runs.token_check import Data
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.task import Mixture
 from reporting.recording.read_data import ReadSource

@@ -12,8 +12,9 @@ from cluster.placement import Placed, place
 from jobs.doctor.examination import Forecast
 from jobs.doctor.forecast import forecast
 from jobs.execution.resources import mode_of
+from jobs.runs.data_check.find import Data, num_samples
+from jobs.runs.data_check.masks import have_a_mask
 from jobs.runs.tasks import Beginning
-from jobs.runs.token_check import Data, have_a_mask, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.sweeps.plan import PREDICTION_ERROR, MemoryFit, memory_fit, seconds_per_step
 

@@ -22,7 +22,7 @@ from checkpointing.log.history import LogView, Stopped
 from checkpointing.stores.local import LocalStore
 from cluster.cluster_file import read_cluster
 from cluster.local_ray.simulated import MixedCluster, mixed_cluster
-from jobs.runs.token_check import find_tokens
+from jobs.runs.data_check.find import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.stop_request import StopRequest
 from reporting.long_runs.reading import one_run, read_parts

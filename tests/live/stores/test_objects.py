@@ -29,7 +29,7 @@ from checkpointing.stores.contract import (
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
 from jobs.commandline.usage_error import SpecError
-from jobs.runs.token_check import find_tokens
+from jobs.runs.data_check.find import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from tests.contract import LARGE, RaceContract, StoreContract, at_once
 from tests.live import servers

@@ -24,7 +24,7 @@ from jobs.packing.shard import pack_piece
 from jobs.packing.sources import find_sources
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe
 from jobs.packing.work import Work
-from jobs.runs.token_check import find_tokens
+from jobs.runs.data_check.find import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import Evaluated, Progress
 from reporting.long_runs.reading import one_run

@@ -15,7 +15,7 @@ from checkpointing.stores.local import LocalStore
 from jobs.cli.__main__ import main
 from jobs.dataset import command, verifying
 from jobs.dataset.facts import RunFacts, step_facts
-from jobs.runs import token_check
+from jobs.runs.data_check import stored
 from jobs.spec_schema.run_spec import RunSpec
 from tests.unit.printed import checked
 
@@ -405,7 +405,7 @@ def test_files_without_an_end_are_refused(
 ) -> None:
     endless = (f"{number}.parquet" for number in itertools.count())
     monkeypatch.setattr(LocalStore, "contents", lambda _: endless)
-    monkeypatch.setattr(token_check, "MOST_FILES", 5)
+    monkeypatch.setattr(stored, "MOST_FILES", 5)
     assert main(["data", str(tmp_path)]) == 2
     assert "more than 5 files; expected a folder of tokens" in capsys.readouterr().err
     assert next(endless) == "6.parquet"

@@ -10,8 +10,9 @@ from checkpointing.stores.contract import Missing
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import SpecError
-from jobs.runs import token_check
-from jobs.runs.token_check import find_data, find_tokens, index_at
+from jobs.runs.data_check import stored
+from jobs.runs.data_check.find import find_data, find_tokens
+from jobs.runs.data_check.stored import index_at
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.formats import bin_files
 from jobs.training.data.formats.bin_files import index_of_bin
@@ -187,7 +188,7 @@ def test_a_prefix_of_a_bucket_is_a_folder_if_anything_lies_below(monkeypatch: py
     places = {f"s3://b/{name}": MemoryStore() for name in ("", "tokens.bin", "train.bin")}
     places["s3://b/tokens.bin"].put("index.json", INDEX)
     places["s3://b/"].put("train.bin", DATA)
-    monkeypatch.setattr(token_check, "open_store", lambda url, base: places[url])
+    monkeypatch.setattr(stored, "open_store", lambda url, base: places[url])
     for name, shard in (("tokens.bin", "0.bin"), ("train.bin", "train.bin")):
         _, index = index_at(f"s3://b/{name}", "data.path")
         assert index.shards == (TokenShard(name=shard, num_tokens=45),)

@@ -13,7 +13,8 @@ import pytest
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import SpecError
-from jobs.runs.token_check import find_tokens, index_at
+from jobs.runs.data_check.find import find_tokens
+from jobs.runs.data_check.stored import index_at
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.formats.mds import ids_of, index_of_mds
 from jobs.training.data.shard_cache import ShardCache

@@ -10,11 +10,11 @@ import pytest
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
+from jobs.runs.data_check.find import find_data
 from jobs.runs.data_read import places, record
 from jobs.runs.data_read.record import read_sources
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.tasks import Tasks, beginning
-from jobs.runs.token_check import find_data
 from jobs.spec_schema.run_spec import RunSpec
 from reporting.analysis.read_data import HEADS, cells, what_is_unread
 from reporting.long_runs.summarising import long_runs

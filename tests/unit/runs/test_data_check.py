@@ -18,8 +18,8 @@ import pytest
 
 from checkpointing.stores.local import LocalStore
 from jobs.commandline.usage_error import SpecError
+from jobs.runs.data_check.find import find_data, find_tokens, num_samples
 from jobs.runs.tasks import described_run
-from jobs.runs.token_check import find_data, find_tokens, num_samples
 from jobs.spec_schema.compatibility import refusals
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.task import Mixture, ShardCacheLimits
