@@ -39,6 +39,7 @@ from checkpointing.stores.contract import (
     KeepsUploads,
     StoreError,
     Unavailable,
+    Undecided,
     Upload,
     check_name,
     is_name,
@@ -133,13 +134,17 @@ class ObjectStore:
         those, Swift's passes once in a hundred times.
         """
         name = f"probe/{secrets.token_hex(8)}"
-        self.create(name, b"1")
+        try:
+            self.create(name, b"1")
+        except Undecided:  # It may have landed.
+            self._forget(name)
+            raise
         try:
             self._probe_create(name)
             self._require(self.get(name) == b"1", "read what was just written")
             self._require(name in self.list("probe"), "list what was just written")
         finally:
-            self.delete(name)
+            self._forget(name)
         for number in range(_NUM_RACES):
             self._probe_race(f"{name}-{number}")
 
@@ -231,6 +236,13 @@ class ObjectStore:
                 "other's records",
             )
         finally:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Deletes what a probe wrote. A probe that is repeated writes under another name."""
+        try:
+            self.delete(name)
+        except Undecided:
             self.delete(name)
 
     def _require(self, is_met: bool, ability: str) -> None:
@@ -285,10 +297,12 @@ class ObjectStore:
 
     def _soon(self, call: Callable[[], object]) -> None:
         """A write of few bytes or none. One that stands still is asked again soon, each time with longer."""
+        waited_s = self._soon_s
         try:
-            finish(call, self._progress(self._soon_s))
+            finish(call, self._progress(waited_s))
         except Stalled:
-            self._soon_s = min(2 * self._soon_s, self._pace.stall_s)
+            # Several that stand still together make the next one's time twice as long, once.
+            self._soon_s = min(max(self._soon_s, 2 * waited_s), self._pace.stall_s)
             raise
         self._soon_s = min(self._pace.quiet_s, self._pace.stall_s)
 

@@ -185,6 +185,11 @@ class FileTokenizer:
             end_id=self.end_id,
         )
         self.begin_ids = self._begin_ids()
+        if (largest := max(self.begin_ids, default=-1)) >= self.vocabulary.size:
+            raise InputError(
+                f"--tokenizer {recipe.name}: puts the id {largest:,} before a text, but has only "
+                f"{self.vocabulary.size:,}; fetch it again"
+            )
         self._tokenizer.encode_special_tokens = recipe.needs_end and not recipe.reads_special
         added = self._tokenizer.get_added_tokens_decoder().values()
         special = sorted((one.content for one in added if one.special), key=len, reverse=True)

@@ -295,6 +295,10 @@ def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
         _is_count(vocabulary.end_id) and vocabulary.end_id < vocabulary.size
     ):
         raise ValueError(f"the end_id of its vocabulary is {vocabulary.end_id!r}")
+    if (largest := max(vocabulary.begin_ids or (-1,))) >= vocabulary.size:
+        raise ValueError(
+            f"the begin_ids of its vocabulary are up to {largest}, but its size is {vocabulary.size}"
+        )
     return vocabulary
 
 

@@ -4,6 +4,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -151,6 +152,17 @@ def test_no_call_waits_longer_than_its_deadline_for_a_server_that_hangs(
     assert time.monotonic() - began < TOLD_WITHIN_S
 
 
+def test_writes_that_stand_still_together_make_the_next_one_wait_twice_as_long_once(proxy: Proxy) -> None:
+    store = fresh(TransferPace(stall_s=60, quiet_s=0.5))
+    proxy.become(Hung())
+    for at_once, told in ((1, "0.5"), (4, "1"), (1, "2")):
+        with ThreadPoolExecutor(at_once) as pool:
+            writes = [pool.submit(store.create, f"f/{number}", b"1") for number in range(at_once)]
+        for write in writes:
+            with pytest.raises(Unavailable, match=f"nothing moved for {told} s"):
+                write.result()
+
+
 def test_a_slow_link_is_borne_for_as_long_as_it_takes(store: ObjectStore, proxy: Proxy) -> None:
     pace = TransferPace(chunk_bytes=5 * MIB, at_once=1, stall_s=5)
     carry_slowly(fresh(pace), proxy, rate=3 * MIB, size=LARGE)
@@ -293,9 +305,13 @@ def test_one_409_at_any_write_ends_no_run_and_loses_nothing(
 
 @pytest.mark.parametrize("lands", [False, True], ids=["without effect", "with effect"])
 @pytest.mark.parametrize("server", ["moto"], indirect=True, scope="module")
-def test_one_409_at_any_write_of_the_probe_refuses_no_store(proxy: Proxy, lands: bool) -> None:
+def test_one_409_at_any_write_of_the_probe_refuses_no_store_and_leaves_nothing(
+    proxy: Proxy, lands: bool
+) -> None:
     # One client's create, create again and delete; then a race of four, and the delete of what they made.
     for at in range(1, 9):
         proxy.become(Conflicted(at=at, code="ConditionalRequestConflict", lands=lands, of_all=True))
-        patient(fresh(CALM), Clock()).probe()
+        store = fresh(CALM)
+        patient(store, Clock()).probe()
         assert proxy.num_faults >= 8
+        assert [*later(store, proxy).contents()] == []

@@ -13,7 +13,6 @@ from checkpointing.stores.contract import (
     Denied,
     Missing,
     Store,
-    StoreError,
     Unavailable,
     Undecided,
 )
@@ -79,7 +78,7 @@ class Hangs(OddStore):
 class Races(OddStore):
     """Of those who create one name at once, each gets another of the answers."""
 
-    def __init__(self, *answers: StoreError | None) -> None:
+    def __init__(self, *answers: Exception | None) -> None:
         super().__init__()
         self._answers = [*answers]
 
@@ -195,6 +194,11 @@ def test_who_got_neither_yes_nor_no_has_not_won_a_race() -> None:
 def test_a_store_that_is_away_during_a_race_says_so() -> None:
     with pytest.raises(Unavailable, match="slow down"):
         num_winners(Races(None, Conflict(""), Unavailable("store: slow down")), "probe/a", 3)
+
+
+def test_who_broke_off_has_not_won_a_race() -> None:
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        num_winners(Races(None, RuntimeError("can't start new thread"), Conflict("")), "probe/a", 3)
 
 
 def test_what_may_not_be_deleted_is_named_where_it_could_be_written() -> None:

@@ -425,6 +425,22 @@ def test_the_index_says_what_stands_before_each_document_of_text(
     assert ("\nbefore each document: the id 3\n" in capsys.readouterr().out) is not is_chat
 
 
+@pytest.mark.parametrize("begin_id", [5, 2**16])
+def test_a_tokenizer_that_begins_a_text_with_an_id_beyond_its_own_is_refused(
+    begin_id: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_tokenizer(tmp_path / "tokenizer.json", "<s>", "</s>")
+    library = tokenizers.Tokenizer.from_file(str(file))
+    library.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", None, [("<s>", begin_id)])
+    library.save(str(file))
+    (tmp_path / "a.txt").write_text("a")
+    words = [str(tmp_path / "a.txt"), "--out", str(tmp_path / "out"), "--tokenizer", str(file)]
+    assert main(["pack", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"puts the id {begin_id:,} before a text, but has only 5; fetch it again" in told
+
+
 @pytest.mark.parametrize("piece_bytes", [4, 8, 1000])
 def test_a_document_of_several_parts_and_pieces_has_one_beginning(
     piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -99,7 +99,7 @@ def test_names_and_numbers_are_enough_for_a_hand_written_index() -> None:
                 {"vocabulary": {"tokenizer": "t", "digest": "d", "size": 9, "begin_ids": begin_ids}},
                 "the begin_ids of its vocabulary are ",
             )
-            for begin_ids in (3, "3", [True], [-1], [2**63], {"3": 3}, [[3]])
+            for begin_ids in (3, "3", [True], [-1], [9], [2**63], {"3": 3}, [[3]])
         ),
     ],
 )
