@@ -115,7 +115,8 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
             excluded=args.exclude_node,
         ) as executor,
     ):
-        if executor.is_main_process:  # else a thousand ranks of torchrun would race on a bucket
+        # One rank of each machine: other machines never hear that rank 0 has ended. All would be a crowd.
+        if executor.is_main_process or LauncherPlace.of_this_process().local_rank == 0:
             store.probe()
         repository = Repository(store, run)
         begins = beginning(args.resume, repository, spec, fresh=args.fresh)

@@ -146,10 +146,17 @@ def test_where_two_win_who_create_one_object_at_once_no_run_begins(
         for name, value in {**S3_KEYS, "AWS_ENDPOINT_URL": front.url}.items():
             monkeypatch.setenv(name, value)
         front.become(LooksThenWrites())
-        done = run([*train_command(spec, tmp_path, "--executor", "inline"), "--store", url])
+        command = [*train_command(spec, tmp_path, "--executor", "inline"), "--store", url]
+        done = run(command)
+        # The first rank of another machine, to which nobody comes.
+        others = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        for name, value in {**others, "MASTER_ADDR": HOST, "MASTER_PORT": "1"}.items():
+            monkeypatch.setenv(name, value)
+        beside = run([*command, "--set", "world_size=2"])
         left = [*open_store(url).contents()]
     assert done.returncode == 2, done.stderr
     assert f"store: {url} does not let only one of several create an object at the same moment" in done.stderr
+    assert beside.returncode == 2, beside.stderr
     assert left == []
 
 
