@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_address
@@ -21,6 +22,7 @@ from typing import Any
 
 from checkpointing.saving.publishing.leading import Host, led_hosts
 from checkpointing.saving.save import SaveFailed
+from cluster.gate.packet_filter import admit
 from cluster.probe.meeting import listen_at, listen_to_ranks, tcp_store
 from cluster.probe.signed_store import in_time
 from cluster.run_key import Refused, new_key, read, sign
@@ -79,7 +81,8 @@ class RankMailbox:
 
     def _next(self, name: str, end: float) -> bytes | None:
         try:
-            self._store.wait([name], timedelta(seconds=max(0.001, end - time.monotonic())))
+            # Waits too. ``wait`` before it does not bound it: a stranger may delete the message in between.
+            self._store.set_timeout(timedelta(seconds=max(0.001, end - time.monotonic())))
             message: bytes = self._store.get(name)
             self._store.delete_key(name)
         except RuntimeError:
@@ -123,10 +126,10 @@ def _within_hosts(
     Machines may have one name, and ranks of one machine may be in containers that do not reach each other.
     """
     own = next((ranks for ranks in hosts if context.rank in ranks), None)
-    box, port = None, 0
+    box, port, door = None, 0, None
     if own and context.rank == own.start:
         listener = listen_at(_LOOPBACK)
-        port = listener.getsockname()[1]
+        port, door = listener.getsockname()[1], listener.dup()
         box = RankMailbox(tcp_store(_LOOPBACK, port, listener, _CONNECT_TIMEOUT), context, key)
         for rank in own[1:]:
             box.post(f"led/{rank}", _proof(port), to=rank)
@@ -134,6 +137,10 @@ def _within_hosts(
     if own and context.rank != own.start:
         box = _box_of_leader(context, own.start, ports[own.start], key)
     is_reached = gather(own is None or box is not None, bool)
+    if door:
+        # Only strangers come from now on. Each would take one of the files that this rank may open.
+        with door, suppress(OSError):
+            admit(door, [])
     return box, tuple(ranks for ranks in hosts if all(is_reached[rank] for rank in ranks))
 
 

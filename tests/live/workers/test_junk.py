@@ -26,7 +26,7 @@ from jobs.execution.causes import is_echo
 from jobs.training.loop.control import Control
 from jobs.training.state.rank_mailbox import open_mailboxes
 from jobs.training.task.context import Context
-from tests.live.ranks import FORKS
+from tests.live.ranks import FORKS, run_ranks
 
 KEY = b"the run's own"
 DEADLINE_S = 120.0
@@ -127,6 +127,29 @@ def test_a_neighbour_who_did_not_come_to_the_gate_reaches_no_mailbox(monkeypatch
     mailbox.post("g/1/read", b"verified", to=0)
     assert not reaches(host, port, NEIGHBOUR)
     assert mailbox.take("g/1/read", DEADLINE_S, sender=0) == b"verified"
+
+
+def test_once_its_ranks_have_come_nobody_reaches_the_mailbox_of_a_leader(tmp_path: Path) -> None:
+    said = run_ranks(post_to_leader, num_ranks=3, tmp_path=tmp_path)
+    assert said == [(1, [], b""), (1, [False], b"whole"), (0, [], b"")]
+
+
+def post_to_leader() -> tuple[int, list[bool], bytes]:
+    """How many ports are new, whether those of a leader are reached, and what it is told. Runs on a rank."""
+    rank = dist.get_rank()
+    context = Context(rank=rank, world_size=3, local_rank=0, device=torch.device("cpu"))
+    context.node = "abb"[rank]
+    others = listening_of(psutil.Process())
+    boxes = open_mailboxes(context)
+    host = boxes.host
+    new = listening_of(psutil.Process()) - others
+    if host and rank != host.leader:
+        host.mailbox.post("g/2/written", b"whole", to=host.leader)
+    told = host.mailbox.take("g/2/written", DEADLINE_S, sender=2) if host and rank == host.leader else None
+    are_reached = [reaches(*place, place[0]) for place in new] if told else []
+    # None ends, and its server with it, before the others are done.
+    dist.barrier()
+    return len(new), are_reached, told or b""
 
 
 def test_where_somebody_spoils_what_ranks_count_all_say_the_same_sentence_and_blame_nobody() -> None:

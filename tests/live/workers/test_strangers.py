@@ -34,6 +34,7 @@ from cluster.local_ray.private_ray import private_ray
 from cluster.probe import gloo_store
 from cluster.probe.meeting import Stranger, join, listen_at, meet_at, meet_in, prove, tcp_store
 from cluster.probe.roll_call import Card
+from cluster.probe.signed_store import in_time
 from cluster.run_key import mac, new_key, sign
 from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
@@ -367,10 +368,11 @@ class Flooded:
     def __init__(self) -> None:
         self._end = time.monotonic() + DEADLINE.total_seconds()
 
-    def wait(self, *_: object) -> None:
-        assert time.monotonic() < self._end, "a rank reads on"
+    def set_timeout(self, _: timedelta) -> None:
+        pass
 
     def get(self, _: str) -> bytes:
+        assert time.monotonic() < self._end, "a rank reads on"
         return b"x"
 
     def delete_key(self, _: str) -> bool:
@@ -381,6 +383,28 @@ def test_who_never_stops_writing_holds_up_no_rank_and_fills_no_log(caplog: pytes
     with caplog.at_level(logging.WARNING):
         assert RankMailbox(Flooded(), here(0), KEY).take("g/1/read", 0.1, sender=1) is None
     assert len(caplog.messages) == 1
+
+
+class Emptied:
+    """A store of which somebody deletes each message just before it is read."""
+
+    def __init__(self, store: Any, stranger: Any) -> None:
+        self._store = store
+        self._stranger = stranger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, name: str) -> bytes:
+        self._stranger.delete_key(name)
+        return bytes(self._store.get(name))
+
+
+def test_who_deletes_what_a_rank_is_about_to_read_holds_it_up_no_longer_than_it_waits() -> None:
+    post = Post()
+    reader = RankMailbox(Emptied(post.server, post.stranger), here(0), post.key)
+    post.rank_1.post("g/1/read", b"verified", to=0)
+    assert in_time(lambda: reader.take("g/1/read", 0.1, sender=1), 10) is None
 
 
 def test_what_is_too_long_for_a_message_costs_its_save() -> None:
