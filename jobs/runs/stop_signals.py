@@ -29,9 +29,19 @@ class StopSignals:
 
     Inside, the first Ctrl-C, every SIGTERM and every SIGHUP is a stop request. The second Ctrl-C raises
     ``KeyboardInterrupt``. A signal that the caller ignores, as ``nohup`` does, stays ignored.
+
+    A process that ends with the block (``is_end``) asks that no signal changes how it ends: once there was a
+    stop request, they have no effect after the block either.
     """
 
-    def __init__(self, *, look_every_s: float = _LOOK_EVERY_S, ask_every_s: float = _ASK_EVERY_S) -> None:
+    def __init__(
+        self,
+        *,
+        is_end: bool = False,
+        look_every_s: float = _LOOK_EVERY_S,
+        ask_every_s: float = _ASK_EVERY_S,
+    ) -> None:
+        self._is_end = is_end
         self._look_every_s = look_every_s
         self._ask_every_s = ask_every_s
         self.term: int | None = None
@@ -46,6 +56,8 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         self.stop_listening()
+        if self._is_end and self._stop_request is not None:
+            return
         for number, before in self._before.items():
             signal.signal(number, before)
 

@@ -75,7 +75,7 @@ def _keep(args: argparse.Namespace) -> int:
     warn_of_secrets_in_job(args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
-    with StopSignals() as stop_signals:
+    with StopSignals(is_end=True) as stop_signals:
         # The drivers announce a stop request themselves.
         stop_signals.listen(store, run, lambda _text: None)
         supervisor = Supervisor(

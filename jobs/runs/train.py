@@ -67,7 +67,7 @@ class RunFailed(Exception):
 
 def train(args: argparse.Namespace) -> int:
     try:
-        with StopSignals() as stop_signals:
+        with StopSignals(is_end=True) as stop_signals:
             return _train(args, stop_signals)
     except (*EXPECTED, RunFailed) as error:
         code = exit_code(error, is_kept=args.kept)

@@ -128,12 +128,26 @@ def test_what_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_afterwards_signals_are_whose_they_were() -> None:
+@pytest.mark.parametrize("is_end", [True, False])
+def test_afterwards_signals_are_whose_they_were(is_end: bool) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    with StopSignals():
+    with StopSignals(is_end=is_end):
         assert [signal.getsignal(number) for number in numbers] != before
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_was_asked_to_stop_and_is_at_its_end_may_be_asked_again(number: signal.Signals) -> None:
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with StopSignals(is_end=True):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is not before[number]
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def test_waiting_ends_with_a_wish(stop_signals: StopSignals) -> None:
