@@ -329,7 +329,7 @@ _METRICS = _columns(
     ("optimizer", "pairs", "", "settings of the optimizer"),
     ("commit", "text", "", "commit of Longhaul's code, if it is known"),
     ("source_digest", "text", "", "digest of Longhaul's code"),
-    ("metrics", "pairs", "", "the user's own metrics, which the sweep's spec names"),
+    ("metrics", "pairs", "", "further metrics, those of jobs/sweeps/rows/metrics.py"),
     ("raw_step_times", "floats", "s", "time of each measured step, on its slowest rank"),
 )
 
