@@ -6,7 +6,11 @@ from jobs.doctor.examination import Finding
 from jobs.doctor.security.exposure import Exposure, Folder, Listener
 
 _SHOWN_PORTS = 8
-_TOKEN = "set RAY_AUTH_MODE=token for all that starts Ray or joins it, and make a token: ray get-auth-token"
+# Without the umask Ray makes a file that other users may read, which is the next finding.
+_TOKEN = (
+    "set RAY_AUTH_MODE=token for all that starts Ray or joins it, and make a token: "
+    "(umask 077; ray get-auth-token --generate)"
+)
 _LOOPBACK = (
     "leave RAY_ADDRESS unset for a private Ray; on a cluster, let only its own nodes reach these ports"
 )
