@@ -1,8 +1,9 @@
-"""What is said of a training: its stages, incidents, alarms, and the causes of failed attempts. Pure."""
+"""What is said of a training: its stages, incidents, alarms, causes of failed attempts, phases. Pure."""
 
 from collections.abc import Iterator
 
 from jobs.explaining.entry import Entry, Texts, entries
+from reporting.long_runs.ledger import PHASES
 
 STAGES: Texts = {
     "starting": "An attempt has its lease, or waits for it. Its workers start and load what was saved.",
@@ -150,9 +151,18 @@ CAUSES: Texts = {
     ),
 }
 
+TIMES: Texts = {
+    "goodput": (
+        "The time of steps that counted, over the whole time of the run.",
+        "The phases beside it say where the rest went.",
+    ),
+    **{phase: f"{text[0].upper()}{text[1:]}." for phase, text in PHASES.items()},
+}
+
 
 def of_trainings() -> Iterator[Entry]:
     yield from entries("stage of a training", STAGES)
     yield from entries("incident of a training", INCIDENTS)
     yield from entries("alarm", ALARMS)
     yield from entries("cause of a failed attempt", CAUSES)
+    yield from entries("share of a training's time", TIMES)

@@ -17,11 +17,12 @@ from jobs.explaining.cells import STATUSES
 from jobs.explaining.entry import find
 from jobs.explaining.findings import CHECKS, NODES
 from jobs.explaining.glossary import glossary
-from jobs.explaining.trainings import ALARMS, CAUSES, INCIDENTS, STAGES
+from jobs.explaining.trainings import ALARMS, CAUSES, INCIDENTS, STAGES, TIMES
 from jobs.run_progress.run_state import Stage
 from jobs.sweeps.rows.metrics import METRICS
 from jobs.training.task.measurement import Status
 from reporting.analysis.findings import PriceVerdict, Verdict
+from reporting.long_runs.ledger import PHASES
 from reporting.recording.attempts import IncidentKind
 from reporting.results.columns import TABLES
 
@@ -40,12 +41,24 @@ OF_REPORTS = re.findall(
         (INCIDENTS, get_args(IncidentKind)),
         (ALARMS, get_args(AlarmKind)),
         (CAUSES, get_args(Cause)),
+        (TIMES, ("goodput", *PHASES)),
         (NODES, get_args(NodeFindingKind)),
         (CHECKS, OF_REPORTS),
         (VERDICTS, (*get_args(Verdict), *get_args(PriceVerdict))),
         (EXIT_CODES, [code for name, code in vars(exit_codes).items() if name.startswith("EXIT_")]),
     ],
-    ids=["cells", "stages", "incidents", "alarms", "causes", "nodes", "checks", "verdicts", "exit codes"],
+    ids=[
+        "cells",
+        "stages",
+        "incidents",
+        "alarms",
+        "causes",
+        "times",
+        "nodes",
+        "checks",
+        "verdicts",
+        "exit codes",
+    ],
 )
 def test_everything_that_can_be_said_has_a_text_and_nothing_else(
     explained: Iterable[object], said: Iterable[object]
