@@ -5,7 +5,7 @@ Each alarm is raised once and is over when things are clearly better again. It i
 The age of the newest checkpoint counts across a driver's attempts, and while none trains.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean, median
@@ -32,6 +32,8 @@ _LEAST_STALE_S = 30.0
 _NUM_PACES, _FEWEST_PACES = 9, 5
 # The looks of one minute. More would tell nothing new, and there may be a thousand ranks.
 _NUM_LOADS, _LOAD_EVERY_S = 12, 5.0
+# A judgement that compares all ranks takes longer the more there are: of many, each round has so many.
+_JUDGEMENTS_A_ROUND = 64
 # A minute: caches and readers ahead of the training fill after its beginning.
 _NUM_DATA_WAITS = 60
 
@@ -182,6 +184,7 @@ class Alarms:
         self._loads: dict[int, deque[float]] = {}
         self._usual_loads: dict[int, float] = {}
         self._next_looks: dict[int, float] = {}
+        self._unjudged = Counter[AlarmKind]()
 
     def _loss(self, progress: Progress, now: float) -> Alarm | None:
         if progress.loss is None:
@@ -298,7 +301,7 @@ class Alarms:
         usual = self._usual_paces
         usual[beat.rank] = median(paces)
         self._nodes[beat.rank] = beat.node
-        if len(usual) < 2:
+        if len(usual) < 2 or not self._is_due("straggler", len(usual)):
             return None
         slowest = max(usual, key=lambda rank: usual[rank])
         others = median(own for rank, own in usual.items() if rank != slowest)
@@ -358,6 +361,8 @@ class Alarms:
             return None
         usual = self._usual_loads
         usual[beat.rank] = median(loads)
+        if not self._is_due("low utilization", len(usual)):
+            return None
         idlest = min(usual, key=lambda rank: usual[rank])
         load = usual[idlest]
         text = f"the device of rank {idlest} was busy for {load:.0f} % of the last minute"
@@ -368,6 +373,16 @@ class Alarms:
             now,
             lambda: (text, {"rank": idlest, "utilization_pct": load}),
         )
+
+    def _is_due(self, kind: AlarmKind, num_ranks: int) -> bool:
+        """Whether so many ranks are compared now that one of them has told something new. Of few ranks each
+        word is judged.
+        """
+        self._unjudged[kind] += 1
+        if self._unjudged[kind] < num_ranks // _JUDGEMENTS_A_ROUND:
+            return False
+        self._unjudged[kind] = 0
+        return True
 
     def _judge(
         self,

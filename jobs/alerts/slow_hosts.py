@@ -68,6 +68,8 @@ class HostLinks:
         self._uploading: set[int] = set()
         self._step = 0
         self._steps_s: deque[float] = deque(maxlen=_NUM_STEPS)
+        # Whether the present steps are slow; None: not judged yet.
+        self._are_slow: bool | None = None
         # When the first step was heard of, and when the last look was over.
         self._began_s: float | None = None
         self._looked_s: float | None = None
@@ -85,6 +87,7 @@ class HostLinks:
         if beat.rank == 0 and beat.step > self._step and beat.step_s > 0:
             self._step = beat.step
             self._steps_s.append(beat.step_s)
+            self._are_slow = None
             self._began_s = now if self._began_s is None else self._began_s
 
     @property
@@ -94,9 +97,12 @@ class HostLinks:
 
     def due(self, now: float) -> Sequence[str]:
         """The hosts to try now, the suspects among them; none if it is not yet time."""
-        hosts = sorted({*self._nodes.values()})
-        is_known = len(self._nodes) == self._world_size and len(hosts) >= _FEWEST_HOSTS
+        # Asked at each heartbeat, so what may take long with many ranks comes last.
+        is_known = len(self._nodes) == self._world_size
         if self._began_s is None or not is_known or self.is_disturbed or not self._is_time(now):
+            return ()
+        hosts = sorted({*self._nodes.values()})
+        if len(hosts) < _FEWEST_HOSTS:
             return ()
         first = self._num_tried % len(hosts)
         rest = [host for host in (*hosts[first:], *hosts[:first]) if host not in self._suspects]
@@ -125,10 +131,11 @@ class HostLinks:
         return now - self._looked_s >= wait_s and self._all_took_s + self._last_took_s <= most_s
 
     def _is_slow(self) -> bool:
-        steps = list(self._steps_s)
-        if len(steps) < _FEWEST_STEPS + _PRESENT:
-            return False
-        return median(steps[-_PRESENT:]) > _SLOWER * median(steps[:-_PRESENT])
+        if self._are_slow is None:
+            steps = list(self._steps_s)
+            has_enough = len(steps) >= _FEWEST_STEPS + _PRESENT
+            self._are_slow = has_enough and median(steps[-_PRESENT:]) > _SLOWER * median(steps[:-_PRESENT])
+        return self._are_slow
 
 
 def _slow_ones(ways: Sequence[WayRate], share: float) -> dict[str, SlowHost]:

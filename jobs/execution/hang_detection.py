@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from jobs.execution.messages import Heartbeat, SessionLimits
+from jobs.execution.messages import BEAT_INTERVAL_S, Heartbeat, SessionLimits, beat_interval_s
 from jobs.training.task.context import BUILDING, Phase
 from jobs.training.task.job import Job
 from jobs.training.task.measurement import Failure
@@ -82,6 +82,8 @@ class HangDetection:
 
     def __init__(self, limits: SessionLimits, world_size: int, now: float) -> None:
         self._limits = limits
+        # Very many ranks send heartbeats more seldom, and each may be so much older.
+        self._silence_s = limits.hang_timeout_s + beat_interval_s(world_size) - BEAT_INTERVAL_S
         self._began = self._moved = now
         self._heard = dict.fromkeys(range(world_size), now)
         self._latest: dict[int, Heartbeat] = {}
@@ -120,15 +122,18 @@ class HangDetection:
 
     def silent(self, now: float) -> list[int]:
         """The ranks that were not heard for too long."""
-        return [rank for rank, heard in self._heard.items() if now - heard > self._limits.hang_timeout_s]
+        return [rank for rank, heard in self._heard.items() if now - heard > self._silence_s]
 
     def _silence(self, now: float) -> Failure | None:
         silent = self.silent(now)
         if not silent:
             return None
-        return self._failed(f"{_ranks(silent)} silent for {self._limits.hang_timeout_s:.0f} s", silent)
+        return self._failed(f"{_ranks(silent)} silent for {self._silence_s:.0f} s", silent)
 
     def _standstill(self, now: float) -> Failure | None:
+        if now - self._moved <= min([self._limits.hang_timeout_s, *self._limits.patience_s.values()]):
+            # No limit is shorter. This is asked several times a second, and there may be many ranks.
+            return None
         behind = self._behind(self._heard)
         limit_s = self._stand_limit_s(behind[0])
         if limit_s is None or now - self._moved <= limit_s:
@@ -175,7 +180,8 @@ class HangDetection:
         beats = [self._latest.get(rank) for rank in self._heard]
         by_device = all(beat is not None and beat.device_step is not None for beat in beats)
         places = {rank: self._place(rank, by_device=by_device) for rank in ranks}
-        return sorted(rank for rank, place in places.items() if place == min(places.values()))
+        furthest = min(places.values())
+        return sorted(rank for rank, place in places.items() if place == furthest)
 
     def _place(self, rank: int, *, by_device: bool) -> tuple[int, ...]:
         beat = self._latest.get(rank)

@@ -13,6 +13,15 @@ from jobs.training.task.context import Phase
 from jobs.training.task.job import Job, Strategy
 from jobs.training.task.measurement import Failure, Measurement
 
+# Each rank sends this often. All heartbeats go through one actor: of very many ranks each sends more seldom.
+BEAT_INTERVAL_S = 0.5
+_MOST_BEATS_PER_S = 2048
+
+
+def beat_interval_s(world_size: int) -> float:
+    """Seconds between two heartbeats of a rank: half a second for up to 1,024 ranks."""
+    return max(BEAT_INTERVAL_S, world_size / _MOST_BEATS_PER_S)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
@@ -64,8 +73,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Where one rank is right now; fields as in ``RankStatus``. Sent a few times a second while a run goes
-    on. The driver adds the rank's ``node``, where it knows it.
+    """Where one rank is right now; fields as in ``RankStatus``. Sent every ``beat_interval_s`` while a run
+    goes on. The driver adds the rank's ``node``, where it knows it.
 
     ``device_step`` is the last step that the rank's device has done, and ``device_marks`` tells how far it is
     in the next, see ``DeviceMarks``; None where nothing is launched ahead of a device. ``upload`` is that

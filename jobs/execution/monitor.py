@@ -154,7 +154,7 @@ class GroupMonitor:
         found = self._inquiry.broken_ways(nodes) if len(nodes) > 1 else ()
         if not found:
             return failure
-        first = {node: self.node_ids.index(node) for node in nodes}
+        first = {node: rank for rank, node in reversed([*enumerate(self.node_ids)])}
         left = ends_to_leave((first[way.node_id], first[way.other_id]) for way in found)
         named = "; ".join(way.told(first) for way in found[:_MOST_NAMED])
         more = f", and {len(found) - _MOST_NAMED} more ways" if len(found) > _MOST_NAMED else ""

@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from jobs.execution.messages import Heartbeat
+from jobs.execution.messages import Heartbeat, beat_interval_s
 from jobs.training.task.context import Context
 
-INTERVAL_S = 0.5
+# Ranks that meet at one moment send their first heartbeats so many parts of an interval apart.
+_NUM_PARTS = 16
 
 
 @contextmanager
 def watching(context: Context, post: Callable[[Heartbeat], None]) -> Iterator[None]:
-    """Inside, ``post`` gets a heartbeat twice a second from a thread of its own, and none after the end."""
+    """Inside, ``post`` gets a heartbeat every ``beat_interval_s`` from a thread of its own, and none after
+    the end.
+    """
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(context, post, done), name="watch", daemon=True)
     thread.start()
@@ -28,7 +31,10 @@ def watching(context: Context, post: Callable[[Heartbeat], None]) -> Iterator[No
 
 def _watch(context: Context, post: Callable[[Heartbeat], None], done: threading.Event) -> None:
     status = context.status
-    while not done.wait(INTERVAL_S):
+    interval_s = beat_interval_s(context.world_size)
+    wait_s = interval_s * (1 + context.rank % _NUM_PARTS) / _NUM_PARTS
+    while not done.wait(wait_s):
+        wait_s = interval_s
         device_step, device_marks = _passed(context) or (None, 0)
         post(
             Heartbeat(
