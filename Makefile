@@ -38,7 +38,7 @@ report: setup  ## make the report of everything in STORE again and show it
 dry-run: setup  ## show what `make sweep` would do
 	$(BIN)/longhaul sweep $(SPEC) --store $(STORE) --dry-run
 
-unit: setup  ## run the quick tests alone: no Ray, no torch, a minute
+unit: setup  ## run the quick tests alone: no Ray, no torch; minutes
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/unit
 
 test: setup  ## run all tests but the long proofs
