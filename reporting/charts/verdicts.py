@@ -158,11 +158,12 @@ def _reach(found: Sequence[Comparison], findings: Findings, pair: tuple[str, str
 def _draw(view: View, axes: Axes, panel: _Panel, pair: tuple[str, str], reach: float, num_rows: int) -> None:
     axes.axvspan(1 - THRESHOLD, 1 + THRESHOLD, color=FAINT, linewidth=0)
     axes.axvline(1.0, color=MUTED, linewidth=1.0)
+    # Before the dots: the number of one whose interval is cut stands at the edge.
+    axes.set_xlim(max(0.0, 1 - reach), 1 + reach)
     for row, dot in enumerate(panel.dots):
         _draw_dot(view, axes, row, dot, pair)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=FAINT, linewidth=0.7)
-    axes.set_xlim(max(0.0, 1 - reach), 1 + reach)
     axes.set_ylim(num_rows - 0.4, -0.6)
     axes.set_yticks(range(len(panel.dots)), [dot.label for dot in panel.dots])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))

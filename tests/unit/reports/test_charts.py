@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
 from reporting.analysis.conclusions import conclude
@@ -151,14 +151,17 @@ def test_how_often_each_point_was_measured_is_said(charts: dict[str, Chart]) -> 
 
 
 def of_comparisons(*found: Comparison) -> list[Chart]:
-    """The first pictures of two groups with these comparisons alone, and of what they cost."""
+    return [chart for chart in draw(with_comparisons(*found)) if chart.name.startswith(FIRST_CHART)]
+
+
+def with_comparisons(*found: Comparison) -> Findings:
+    """The first pictures are of two groups with these comparisons alone, and of what they cost."""
     prices = Prices(
         currency="EUR",
         groups=(Price(group="amd", per_device_hour=3.0), Price(group="nvidia", per_device_hour=2.0)),
     )
     money = Money(prices=prices, tokens=None, goodputs={}, costs=(), break_evens=())
-    made = replace(example_findings(), comparisons=found, cells=(), rows=(), runs=(), money=money)
-    return [chart for chart in draw(made) if chart.name.startswith(FIRST_CHART)]
+    return replace(example_findings(), comparisons=found, cells=(), rows=(), runs=(), money=money)
 
 
 def test_the_first_picture_shows_each_comparison_and_the_price_at_which_it_turns() -> None:
@@ -169,6 +172,19 @@ def test_the_first_picture_shows_each_comparison_and_the_price_at_which_it_turns
     assert {"The same settings", "x1", "x2", "x4"} <= {*texts, *(text.split()[-1] for text in texts)}
     assert {"2.00", "1.025x"} <= {*texts}
     assert "Each at its best" not in texts
+
+
+def test_a_ratio_whose_interval_leaves_the_picture_stands_at_its_edge() -> None:
+    wide = replace(example_findings().comparisons[0], ratio=1.2, low=0.7, high=9.0)
+    (first, *_) = drawings(with_comparisons(wide))
+    ((text, right),) = [
+        (text, axes.get_xlim()[1])
+        for axes in first.figure.axes
+        for text in axes.texts
+        if text.get_text() == "1.20"
+    ]
+    assert isinstance(text, Annotation)
+    assert text.xy[0] == right < 9.0
 
 
 def test_what_has_no_ratio_has_no_dot_and_of_many_the_decided_are_drawn() -> None:

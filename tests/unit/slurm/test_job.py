@@ -1,5 +1,6 @@
 """The script of a Slurm job on an allocation of fakes: what it starts, hears, ends and queues again."""
 
+import os
 import re
 import signal
 from collections import Counter
@@ -251,7 +252,16 @@ def test_in_a_container_all_of_longhauls_python_is_the_images(allocation: Alloca
     assert f"--bind {allocation.here}" in calls[-1]
 
 
-def test_a_container_without_apptainer_is_one_line(allocation: Allocation) -> None:
-    code, said = allocation.run(allocation.job(image="lh.sif", python="python3"))
+def test_a_container_without_apptainer_is_one_line(allocation: Allocation, tmp_path: Path) -> None:
+    """Also where this machine has one."""
+    (programs := tmp_path / "programs").mkdir()
+    for folder in reversed(os.get_exec_path()):
+        for program in Path(folder).glob("*"):
+            (link := programs / program.name).unlink(missing_ok=True)
+            link.symlink_to(program)
+    for name in ("apptainer", "singularity"):
+        (programs / name).unlink(missing_ok=True)
+    path = f"{allocation.here}/bin:{programs}"
+    code, said = allocation.run(allocation.job(image="lh.sif", python="python3"), PATH=path)
     assert code == 1
     assert "neither apptainer nor singularity is on PATH" in said
