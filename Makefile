@@ -82,8 +82,8 @@ bench: setup  ## show performance as ratios, each beside the obvious alternative
 bench-trees: setup  ## a step, a save and a start beside those of another commit (OTHER=commit); ten minutes
 	$(BIN)/python -m tests.bench.trees $(OTHER)
 
-bench-scale: setup  ## what saves and resumes cost in manifests at up to 65,536 ranks, simulated, beside the form of one object
-	$(BIN)/python -m tests.bench.scale
+bench-scale: setup  ## what saves, choices, gc, heartbeats and a month of saves cost at up to 16,384 ranks (manifests 65,536), simulated
+	$(BIN)/python -m tests.bench.ten_thousand
 
 bench-gpu: setup  ## measure a 1B model on this machine's device, beside transformers' own; without one, say so
 	$(BIN)/python -m tests.bench.gpu

@@ -5,6 +5,8 @@ What is refused is tried again after an hour, behind everything else. Until then
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from checkpointing.format.manifest import MANIFEST
 from checkpointing.stores.contract import Denied, Store, StoreError
@@ -12,6 +14,9 @@ from checkpointing.stores.contract import Denied, Store, StoreError
 AGAIN_AFTER_S = 3600.0
 # So many failures in a row that are no denials mean that the store is away. Each may have lasted minutes.
 _MOST_IN_A_ROW = 2
+# A generation has an object for each rank, and of very many, one after the other would take longer than it
+# takes until the next save. Up to so many are deleted one after the other.
+_FEW, _NUM_THREADS = 64, 16
 
 
 class DeletionQueue:
@@ -67,15 +72,28 @@ def delete_objects(store: Store, names: Iterable[str]) -> None:
     """Deletes a generation's objects, the manifest first, so that a half deleted one never looks whole.
 
     An object whose deletion is denied stays, all behind it are deleted, and the first denial is raised at the
-    end. A manifest that stays keeps its generation whole.
+    end. A manifest that stays keeps its generation whole. Any other error ends it; of many objects a few that
+    are under way are still deleted.
     """
-    denied = None
-    for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
-        try:
-            store.delete(name)
-        except Denied as error:
-            if name.endswith(f"/{MANIFEST}"):
-                raise
-            denied = denied or error
-    if denied:
+    in_order = sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}"))
+    if in_order and in_order[0].endswith(f"/{MANIFEST}"):
+        store.delete(in_order.pop(0))
+    if denied := next(filter(None, _denials(store, in_order)), None):
         raise denied
+
+
+def _denials(store: Store, names: Sequence[str]) -> list[Denied | None]:
+    delete = partial(_delete, store)
+    if len(names) <= _FEW:
+        return [delete(name) for name in names]
+    with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="delete") as pool:
+        # Where one raises, those that have not begun are cancelled.
+        return list(pool.map(delete, names))
+
+
+def _delete(store: Store, name: str) -> Denied | None:
+    try:
+        store.delete(name)
+    except Denied as error:
+        return error
+    return None

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from multiprocessing import get_context
 
 import torch
@@ -37,6 +38,7 @@ from cluster.probe.meeting import listen_to_ranks, tcp_store
 from cluster.run_key import new_key
 from jobs.training.state.rank_mailbox import RankMailbox
 from jobs.training.task.context import Context
+from tests.bench.growth import Cost, peak_bytes
 from tests.unit import layouts
 from tests.unit.small_generations import RUN, cut_of
 
@@ -56,13 +58,8 @@ def main(world_sizes: Sequence[int] = WORLD_SIZES, num_tensors: int = NUM_TENSOR
     return all(are_met)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cost:
-    num_bytes: int
-    cpu_s: float
-
-    def text(self) -> str:
-        return f"{self.num_bytes / 2**20:,.2f} MiB, {self.cpu_s:,.3f} CPU-s"
+def text(cost: Cost) -> str:
+    return f"{cost.num_bytes / 2**20:,.2f} MiB, {cost.cpu_s:,.3f} CPU-s"
 
 
 def _measure(world_size: int, num_tensors: int) -> bool:
@@ -73,14 +70,14 @@ def _measure(world_size: int, num_tensors: int) -> bool:
         for number in range(num_tensors)
     ]
     cut = cut_of(10, term=1, number=1, world_size=world_size)
-    parts = [_part(tensors, rank, world_size) for rank in (0, world_size - 1)]
+    parts = [part_of(tensors, rank, world_size) for rank in (0, world_size - 1)]
     table = table_of(parts[:1])
-    encoded, ours, led = _through_rank_0(cut, table, parts[-1], world_size)
+    encoded, ours, led = through_rank_0(cut, table, parts[-1], world_size)
     receipts, read = _of_one_object(cut, parts[-1])
     num_heard = RANKS_PER_HOST + world_size // RANKS_PER_HOST - 1
-    message_s = _message_s()
-    ours = replace(ours, cpu_s=ours.cpu_s + 2 * num_heard * message_s)
-    receipts = replace(receipts, cpu_s=receipts.cpu_s + 2 * world_size * message_s)
+    per_message_s = message_s()
+    ours = replace(ours, cpu_s=ours.cpu_s + 2 * num_heard * per_message_s)
+    receipts = replace(receipts, cpu_s=receipts.cpu_s + 2 * world_size * per_message_s)
     largest = max(len(encoded.root), *map(len, encoded.objects.values()))
     store = MemoryStore()
     repository = Repository(store, RUN)
@@ -91,22 +88,22 @@ def _measure(world_size: int, num_tensors: int) -> bool:
     print(f"manifests at {world_size:,} simulated ranks x {num_tensors:,} tensors")
     print(f"  largest object   {largest / 2**20:,.2f} MiB of {len(encoded.objects) + 1} (bound 8 MiB)")
     print(
-        f"  through rank 0   {ours.text()}; one object: {receipts.text()}, "
+        f"  through rank 0   {text(ours)}; one object: {text(receipts)}, "
         f"{ratios[0]:,.0f}x and {ratios[1]:,.0f}x (bound {RATIO_BOUND}x at {RATIO_AT:,})"
     )
-    print(f"  of that          {2 * num_heard * message_s:,.3f} CPU-s for {2 * num_heard:,} messages")
-    print(f"  a leader         {led.text()}")
-    print(f"  a rank resumes   {same.text()}; from twice the ranks {half.text()}; one object: {read.text()}")
+    print(f"  of that          {2 * num_heard * per_message_s:,.3f} CPU-s for {2 * num_heard:,} messages")
+    print(f"  a leader         {text(led)}")
+    print(f"  a rank resumes   {text(same)}; from twice the ranks {text(half)}; one object: {text(read)}")
     is_small = largest <= MOST_BYTES_BOUND
     return is_small and (world_size != RATIO_AT or min(ratios) >= RATIO_BOUND)
 
 
-def _part(tensors: Sequence[TensorInfo], rank: int, world_size: int) -> FilePart:
+def part_of(tensors: Sequence[TensorInfo], rank: int, world_size: int) -> FilePart:
     held = [(one, layouts.rows(one, rank, world_size)) for one in tensors]
     return layouts.part(rank, [*held, *((one, (0, one.num_elements)) for one in layouts.own_of(rank))])
 
 
-def _through_rank_0(cut: Cut, table: Table, part: FilePart, world_size: int) -> tuple[Encoded, _Cost, _Cost]:
+def through_rank_0(cut: Cut, table: Table, part: FilePart, world_size: int) -> tuple[Encoded, Cost, Cost]:
     """What rank 0 reads and makes, and what one leader does. Ranks have equal shares, so one rank's receipt
     stands for all, and one host's pieces.
     """
@@ -124,25 +121,41 @@ def _through_rank_0(cut: Cut, table: Table, part: FilePart, world_size: int) -> 
         messages.append(encode_notes(cut, notes))
         spent_s += time.process_time() - started
         written |= objects
+    hear = partial(_hear, cut, table, receipt, replace(own, rank=0), messages, hosts)
     started = time.process_time()
+    encoded = hear()
+    cpu_s = time.process_time() - started
+    peak = peak_bytes(hear)
+    num_heard = sum(map(len, messages)) + len(receipt) * len(hosts[0])
+    num_made = len(encoded.root) + sum(map(len, encoded.objects.values()))
+    num_led = sum(map(len, messages[-1:])) + len(receipt) * RANKS_PER_HOST
+    num_led += max(map(len, written.values()), default=0)
+    led = Cost(num_bytes=num_led, cpu_s=spent_s / max(1, len(messages)))
+    whole = replace(encoded, objects=encoded.objects | written, num_bytes_there=0)
+    return whole, Cost(num_bytes=num_heard + num_made, cpu_s=cpu_s, memory_bytes=peak), led
+
+
+def _hear(
+    cut: Cut,
+    table: Table,
+    receipt: bytes,
+    own: Record,
+    messages: Sequence[bytes],
+    hosts: Sequence[range],
+) -> Encoded:
+    """What rank 0 makes of its own host's receipts and of the other hosts' messages."""
     told: list[Receipt | PieceNote] = []
     for rank in hosts[0]:
-        decode_receipt(receipt, cut, part.rank)
+        decode_receipt(receipt, cut, cut.world_size - 1)
         told.append(replace(own, rank=rank))
     for message, ranks in zip(messages, hosts[1:], strict=True):
         told += decode_notes(message, cut, ranks) or []
     encoded = merged(cut, told, table)
     assert isinstance(encoded, Encoded)
-    cpu_s = time.process_time() - started
-    num_heard = sum(map(len, messages)) + len(receipt) * len(hosts[0])
-    num_made = len(encoded.root) + sum(map(len, encoded.objects.values()))
-    num_led = max(map(len, written.values())) + len(receipt) * RANKS_PER_HOST + len(messages[-1])
-    led = _Cost(num_bytes=num_led, cpu_s=spent_s / len(messages))
-    whole = replace(encoded, objects=encoded.objects | written, num_bytes_there=0)
-    return whole, _Cost(num_bytes=num_heard + num_made, cpu_s=cpu_s), led
+    return encoded
 
 
-def _message_s() -> float:
+def message_s() -> float:
     """What rank 0's process spends on a message, as torch's server and as who takes it."""
     listener = listen_to_ranks("127.0.0.1")
     port = listener.getsockname()[1]
@@ -164,7 +177,7 @@ def _post_all(port: int, key: bytes) -> None:
         RankMailbox(store, box, key).post(f"save/written/{rank}", bytes(_MAILED_BYTES), to=0)
 
 
-def _of_one_object(cut: Cut, part: FilePart) -> tuple[_Cost, _Cost]:
+def _of_one_object(cut: Cut, part: FilePart) -> tuple[Cost, Cost]:
     """What goes through rank 0, and what each rank reads to resume: one rank's part of both, multiplied."""
     started = time.process_time()
     data = encode_part(cut, part)
@@ -172,15 +185,15 @@ def _of_one_object(cut: Cut, part: FilePart) -> tuple[_Cost, _Cost]:
     started = time.process_time()
     decode_part(data)
     decoded_s = time.process_time() - started
-    read = _Cost(num_bytes=len(data) * cut.world_size, cpu_s=decoded_s * cut.world_size)
+    read = Cost(num_bytes=len(data) * cut.world_size, cpu_s=decoded_s * cut.world_size)
     # Rank 0 takes the receipts, and writes as much again.
     total_s = (encoded_s + decoded_s) * cut.world_size
-    return _Cost(num_bytes=2 * read.num_bytes, cpu_s=total_s), read
+    return Cost(num_bytes=2 * read.num_bytes, cpu_s=total_s), read
 
 
 def _resume(
     repository: Repository, generation: Generation, tensors: Sequence[TensorInfo], world_size: int
-) -> _Cost:
+) -> Cost:
     """The last rank of ``world_size`` reads what it needs; what rank 0 reads for all counts too."""
     rank = world_size - 1
     wants = [
@@ -199,7 +212,7 @@ def _resume(
     names = {ref.name for ref in _needed_refs(found, wants, rank)}
     num_bytes = len(stored.data) + len(stored.tensors)
     num_bytes += sum(repository.store.size(f"{place.folder}/{name}") for name in names)
-    return _Cost(num_bytes=num_bytes, cpu_s=cpu_s)
+    return Cost(num_bytes=num_bytes, cpu_s=cpu_s)
 
 
 def _needed_refs(found: InPieces, wants: Sequence[Want], rank: int) -> list[ObjectRef]:

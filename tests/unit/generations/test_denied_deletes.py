@@ -1,11 +1,13 @@
 """A store that refuses deletions costs room: no save, nothing behind what is refused, one line an hour."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from checkpointing.format.manifest import file_name
+from checkpointing.format.manifest import MANIFEST, file_name
 from checkpointing.generations.deletion import delete_objects
 from checkpointing.generations.garbage import find_garbage, remove
 from checkpointing.generations.repository import Repository
@@ -159,6 +161,55 @@ def test_a_payload_of_which_one_object_is_denied_goes_but_for_that_one() -> None
     with pytest.raises(Denied, match="rank-00001"):
         delete_objects(store, list(store.list("runs/r/gen/g")))
     assert list(store.list("runs/r/gen/g")) == ["runs/r/gen/g/rank-00001.safetensors"]
+
+
+def test_objects_of_many_ranks_are_deleted_several_at_a_time_behind_the_manifest() -> None:
+    together = Barrier(8)
+
+    class Slow(KeepingStore):
+        def delete(self, name: str) -> None:
+            # With one at a time this would break after its time.
+            if not name.endswith(MANIFEST):
+                together.wait(timeout=30)
+            super().delete(name)
+
+    store = Slow()
+    objects = [f"runs/r/gen/g/{file_name(rank)}" for rank in range(128)] + [f"runs/r/gen/g/{MANIFEST}"]
+    for name in objects:
+        store.put(name, b"")
+    delete_objects(store, objects)
+    assert store.asked[0] == objects[-1] and sorted(store.asked) == sorted(objects)
+    assert not list(store.list("runs/r/gen/g"))
+
+
+def test_of_the_objects_of_many_ranks_those_that_are_denied_stay_alone() -> None:
+    store = KeepingStore("rank-00007", "rank-00130")
+    objects = [f"runs/r/gen/g/{file_name(rank)}" for rank in range(256)]
+    for name in objects:
+        store.put(name, b"")
+    with pytest.raises(Denied, match="rank-00007"):
+        delete_objects(store, objects)
+    assert sorted(store.list("runs/r/gen/g")) == [objects[7], objects[130]]
+
+
+def test_of_many_objects_few_are_asked_of_a_store_that_is_away() -> None:
+    class Away(KeepingStore):
+        def delete(self, name: str) -> None:
+            time.sleep(0.001)
+            super().delete(name)
+
+    store = Away("rank", error=Unavailable)
+    with pytest.raises(Unavailable):
+        delete_objects(store, [f"runs/r/gen/g/{file_name(rank)}" for rank in range(20_000)])
+    assert len(store.asked) < 2_000
+
+
+def test_a_manifest_that_is_denied_keeps_the_objects_of_many_ranks() -> None:
+    store = KeepingStore(MANIFEST)
+    objects = [f"runs/r/gen/g/{file_name(rank)}" for rank in range(128)] + [f"runs/r/gen/g/{MANIFEST}"]
+    with pytest.raises(Denied):
+        delete_objects(store, objects)
+    assert store.asked == [objects[-1]]
 
 
 @pytest.mark.parametrize("error", [Denied, Unavailable])
