@@ -29,6 +29,17 @@ IN_TRAIN = {
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
 }
 
+# Ray Train's controller asks each worker in turn, which costs it half a millisecond. With an interval that
+# many ranks outgrow, it would do nothing else.
+_RANKS_ASKED_PER_S = 1024
+
+
+def in_train(world_size: int) -> dict[str, str]:
+    """Returns ``IN_TRAIN`` for so many ranks: of more than 256 the controller asks more seldom."""
+    usual_s = float(IN_TRAIN["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"])
+    interval_s = max(usual_s, world_size / _RANKS_ASKED_PER_S)
+    return {**IN_TRAIN, "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": f"{interval_s:g}"}
+
 
 def where_unset(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Returns ``settings``, in which values that the user has already set win."""

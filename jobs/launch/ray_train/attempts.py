@@ -90,7 +90,8 @@ def attempt(
         folder = scratch()
     except OSError as error:
         return crashed(f"no folder can be made on the driver's node: {error}", "cluster away")
-    with variables(train_settings(seat.schedule_timeout_s)), folder as storage:
+    settings = train_settings(seat.schedule_timeout_s, task.recipe.world_size)
+    with variables(settings), folder as storage:
         followed = _begin(task, seat, backstage, storage)
         try:
             early = _follow(followed, listen, stop_request)

@@ -128,9 +128,9 @@ class Reporter(GroupWatcher):
         self._board.post.remote(self._group, post)
 
 
-def train_settings(schedule_timeout_s: float) -> dict[str, str]:
+def train_settings(schedule_timeout_s: float, world_size: int = 1) -> dict[str, str]:
     """Variables that Ray Train reads in the driver at each ``fit()``; it hands some on to its controller."""
-    return {**start_timeout(schedule_timeout_s), **timeouts.IN_TRAIN, **without_extras()}
+    return {**start_timeout(schedule_timeout_s), **timeouts.in_train(world_size), **without_extras()}
 
 
 def scratch() -> TemporaryDirectory[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.local_ray.timeouts import ACROSS_HOSTS, IN_TRAIN, ON_ONE_MACHINE, where_unset
+from cluster.local_ray.timeouts import ACROSS_HOSTS, IN_TRAIN, ON_ONE_MACHINE, in_train, where_unset
 
 ROOT = Path(__file__).parents[3]
 # The 62.7 s that a host's silence was seen to cost with them are these.
@@ -81,3 +81,10 @@ def test_a_silent_host_is_noticed_in_seconds_and_a_busy_machine_is_given_longer(
 def test_what_the_user_has_set_stays() -> None:
     own = {"RAY_health_check_timeout_ms": "2000", "PATH": "/bin"}
     assert where_unset(ON_ONE_MACHINE, own) == ON_ONE_MACHINE | {"RAY_health_check_timeout_ms": "2000"}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "interval_s"), [(1, "0.25"), (256, "0.25"), (1024, "1"), (16_384, "16")]
+)
+def test_a_controller_asks_at_most_1024_workers_a_second(world_size: int, interval_s: str) -> None:
+    assert in_train(world_size) == {**IN_TRAIN, "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": interval_s}
