@@ -4,12 +4,12 @@ What is refused is tried again after an hour, behind everything else. Until then
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import Event
 
 from checkpointing.format.manifest import MANIFEST
 from checkpointing.stores.contract import Denied, Store, StoreError
+from checkpointing.stores.transfers import side_by_side
 
 AGAIN_AFTER_S = 3600.0
 # So many failures in a row that are no denials mean that the store is away. Each may have lasted minutes.
@@ -78,22 +78,33 @@ def delete_objects(store: Store, names: Iterable[str]) -> None:
     in_order = sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}"))
     if in_order and in_order[0].endswith(f"/{MANIFEST}"):
         store.delete(in_order.pop(0))
-    if denied := next(filter(None, _denials(store, in_order)), None):
-        raise denied
+    denials = [one for one in _denials(store, in_order) if one]
+    if denials:
+        raise denials[0]
 
 
-def _denials(store: Store, names: Sequence[str]) -> list[Denied | None]:
-    delete = partial(_delete, store)
-    if len(names) <= _FEW:
-        return [delete(name) for name in names]
-    with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="delete") as pool:
-        # Where one raises, those that have not begun are cancelled.
-        return list(pool.map(delete, names))
+def _denials(store: Store, names: Sequence[str]) -> Iterator[Denied | None]:
+    """The first denial of each part of ``names``.
 
+    Its threads hold up no process that ends, also where the store does not answer.
+    """
+    is_over = Event()
 
-def _delete(store: Store, name: str) -> Denied | None:
-    try:
-        store.delete(name)
-    except Denied as error:
-        return error
-    return None
+    def delete(part: Sequence[str]) -> Denied | None:
+        first = None
+        for name in part:
+            if is_over.is_set():
+                break
+            try:
+                store.delete(name)
+            except Denied as error:
+                first = first or error
+            except BaseException:
+                is_over.set()
+                raise
+        return first
+
+    num_threads = 1 if len(names) <= _FEW else _NUM_THREADS
+    size = -(-len(names) // num_threads) or 1
+    parts = [names[start : start + size] for start in range(0, len(names), size)]
+    return side_by_side(delete, parts, at_once=num_threads)

@@ -9,7 +9,7 @@ the second largest number of ranks to the largest, which no fixed cost makes loo
 import gc
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from statistics import fmean
@@ -88,6 +88,18 @@ class Row:
         for name, found_exponent in amounts.items():
             print(f"  {name.removeprefix('num_').removesuffix('_bytes')} {found_exponent.text()}")
         return is_met
+
+
+def measured(
+    world_sizes: Sequence[int], costs_of: Callable[[int], Mapping[str, Cost]]
+) -> dict[str, list[tuple[int, list[Cost]]]]:
+    """What ``costs_of`` tells of each task, ``NUM_TIMES`` times at each world size."""
+    found: dict[str, list[tuple[int, list[Cost]]]] = {}
+    for world_size in world_sizes:
+        trials = [costs_of(world_size) for _ in range(NUM_TIMES)]
+        for what in trials[0]:
+            found.setdefault(what, []).append((world_size, [costs[what] for costs in trials]))
+    return found
 
 
 def cpu_s(work: Callable[[], object]) -> float:

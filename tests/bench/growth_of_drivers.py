@@ -22,7 +22,7 @@ from jobs.gauges.run_gauges import RunGauges
 from jobs.recovery.policy import FailedAttempt, Policy, Retry, next_move
 from jobs.training.task.measurement import Failure
 from jobs.training.task.stop_request import StopRequest
-from tests.bench.growth import NUM_TIMES, WORLD_SIZES, Cost, Row, cpu_s, peak_bytes
+from tests.bench.growth import WORLD_SIZES, Cost, Row, cpu_s, measured, peak_bytes
 
 RANKS_PER_HOST = 8
 MOST_CORES = 1.0
@@ -35,14 +35,7 @@ _PEER = "RuntimeError: Connection closed by peer [10.0.0.7]:4711"
 
 
 def main(world_sizes: Sequence[int] = WORLD_SIZES) -> bool:
-    found: dict[str, list[tuple[int, list[Cost]]]] = {}
-    for world_size in world_sizes:
-        for _ in range(NUM_TIMES):
-            for what, cost in _Trial(world_size).costs().items():
-                rows = found.setdefault(what, [])
-                if not rows or rows[-1][0] != world_size:
-                    rows.append((world_size, []))
-                rows[-1][1].append(cost)
+    found = measured(world_sizes, lambda world_size: _Trial(world_size).costs())
     are_met = [_row(what, costs).show() for what, costs in found.items()]
     return all(are_met)
 

@@ -21,7 +21,7 @@ from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Verified
 from jobs.runs.status import status_of
 from tests.bench.counting_store import CountingStore
-from tests.bench.growth import NUM_TIMES, WORLD_SIZES, Cost, Row, cpu_s
+from tests.bench.growth import WORLD_SIZES, Cost, Row, cpu_s, measured
 from tests.bench.scale import NUM_ROWS, RANKS_PER_HOST, message_s, part_of, through_rank_0
 from tests.unit import layouts
 from tests.unit.small_generations import RUN, cut_of
@@ -35,14 +35,7 @@ _LEFT_SHARE = 2
 
 def main(world_sizes: Sequence[int] = WORLD_SIZES) -> bool:
     per_message_s = message_s()
-    found: dict[str, list[tuple[int, list[Cost]]]] = {}
-    for world_size in world_sizes:
-        for _ in range(NUM_TIMES):
-            for what, cost in _Trial(world_size, per_message_s).costs().items():
-                rows = found.setdefault(what, [])
-                if not rows or rows[-1][0] != world_size:
-                    rows.append((world_size, []))
-                rows[-1][1].append(cost)
+    found = measured(world_sizes, lambda world_size: _Trial(world_size, per_message_s).costs())
     are_met = [_row(what, costs).show() for what, costs in found.items()]
     return all(are_met)
 

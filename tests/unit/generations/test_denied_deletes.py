@@ -1,5 +1,7 @@
 """A store that refuses deletions costs room: no save, nothing behind what is refused, one line an hour."""
 
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from checkpointing.stores.contract import Denied, Store, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
+from tests.house import ROOT
 from tests.unit.small_generations import RUN, Letters, Ranks, cut_of, file_of, names, save_of
 
 pytestmark = pytest.mark.usefixtures("each_form")
@@ -164,11 +167,11 @@ def test_a_payload_of_which_one_object_is_denied_goes_but_for_that_one() -> None
 
 
 def test_objects_of_many_ranks_are_deleted_several_at_a_time_behind_the_manifest() -> None:
-    together = Barrier(8)
+    together = Barrier(16)
 
     class Slow(KeepingStore):
         def delete(self, name: str) -> None:
-            # With one at a time this would break after its time.
+            # With fewer at a time this would break after its time.
             if not name.endswith(MANIFEST):
                 together.wait(timeout=30)
             super().delete(name)
@@ -183,25 +186,50 @@ def test_objects_of_many_ranks_are_deleted_several_at_a_time_behind_the_manifest
 
 
 def test_of_the_objects_of_many_ranks_those_that_are_denied_stay_alone() -> None:
-    store = KeepingStore("rank-00007", "rank-00130")
+    store = KeepingStore("rank-00007", "rank-00008", "rank-00130")
     objects = [f"runs/r/gen/g/{file_name(rank)}" for rank in range(256)]
     for name in objects:
         store.put(name, b"")
     with pytest.raises(Denied, match="rank-00007"):
         delete_objects(store, objects)
-    assert sorted(store.list("runs/r/gen/g")) == [objects[7], objects[130]]
+    assert sorted(store.list("runs/r/gen/g")) == [objects[7], objects[8], objects[130]]
 
 
-def test_of_many_objects_few_are_asked_of_a_store_that_is_away() -> None:
+def test_where_a_store_fails_at_one_of_many_objects_few_more_are_asked_for() -> None:
     class Away(KeepingStore):
         def delete(self, name: str) -> None:
             time.sleep(0.001)
             super().delete(name)
 
-    store = Away("rank", error=Unavailable)
+    store = Away("rank-00000", error=Unavailable)
     with pytest.raises(Unavailable):
         delete_objects(store, [f"runs/r/gen/g/{file_name(rank)}" for rank in range(20_000)])
-    assert len(store.asked) < 2_000
+    asked = len(store.asked)
+    assert asked < 2_000
+    time.sleep(0.1)
+    assert len(store.asked) < asked + 100
+
+
+def test_a_store_that_does_not_answer_holds_up_no_process_that_ends() -> None:
+    """Deletions run in a thread that nobody waits for, and so must the threads that they start."""
+    script = """
+import threading
+from checkpointing.generations.deletion import delete_objects
+from checkpointing.stores.memory import MemoryStore
+
+asked = threading.Event()
+
+class Silent(MemoryStore):
+    def delete(self, name):
+        asked.set()
+        threading.Event().wait()
+
+names = [f"runs/r/gen/g/{number}" for number in range(128)]
+threading.Thread(target=delete_objects, args=(Silent(), names), daemon=True).start()
+assert asked.wait(20)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def test_a_manifest_that_is_denied_keeps_the_objects_of_many_ranks() -> None:
