@@ -80,4 +80,5 @@ def _selector(group: WorkerGroup) -> dict[str, str]:
 
 
 def _ids(nodes: Sequence[Node]) -> str:
-    return ", ".join(node.node_id for node in nodes)
+    # Ray takes a blank behind a comma for a part of the next name.
+    return ",".join(node.node_id for node in nodes)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group
 
 from cluster.inventory import (
     DEVICE_LABEL,
@@ -21,6 +22,7 @@ from cluster.inventory import (
 from cluster.live import describe_free, free_devices, live_inventory
 from cluster.local_ray.private_ray import ray_for_driver
 from jobs.execution.messages import Finished, SessionLimits, Started
+from jobs.execution.resources import Claim, claim_of
 from jobs.launch.ray_train.cells import launch
 from tests.live.listening import Listener, job, session
 
@@ -106,6 +108,24 @@ def test_a_vendor_that_nobody_knows_is_an_error(cluster: Cluster, inventory: Inv
             live_inventory()
     finally:
         cluster.remove_node(stranger)
+        cluster.wait_for_nodes(120)
+
+
+def test_ray_gives_workers_on_each_of_several_nodes_that_nobody_labelled(
+    cluster: Cluster, inventory: Inventory
+) -> None:
+    second = cluster.add_node(num_cpus=1)
+    try:
+        claim = claim_of(live_inventory().group("local"), 2, share_nodes=False)
+        assert isinstance(claim, Claim)
+        placed = placement_group(
+            [dict(claim.resources)] * 2,
+            claim.strategy,
+            bundle_label_selector=[dict(claim.selector)] * 2,
+        )
+        assert placed.wait(timeout_seconds=60)
+    finally:
+        cluster.remove_node(second)
         cluster.wait_for_nodes(120)
 
 

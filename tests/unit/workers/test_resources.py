@@ -52,7 +52,12 @@ def test_workers_that_are_spread_take_their_share_of_every_node() -> None:
 
 def test_a_named_group_is_asked_for_by_its_label_and_the_unlabelled_one_by_its_nodes() -> None:
     assert claim(group("red", devices=(4,)), 1).selector == {"longhaul.group": "red"}
-    assert claim(group(devices=(1, 1)), 1).selector == {"ray.io/node-id": "in(local-0, local-1)"}
+    assert claim(group(devices=(1, 1)), 1).selector == {"ray.io/node-id": "in(local-0,local-1)"}
+
+
+def test_nodes_are_named_without_blanks_which_ray_would_take_for_a_part_of_the_name() -> None:
+    (left,) = excluding(inventory(group("amd", (2, 2, 2))), ["amd-0", "amd-1"]).groups
+    assert claim(left, 2).selector["ray.io/node-id"] == "!in(amd-0,amd-1)"
 
 
 def test_more_than_the_group_has_is_refused() -> None:
