@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,12 @@ pytestmark = [
     pytest.mark.longest,
     pytest.mark.skipif(why_no_slurm() is not None, reason=str(why_no_slurm())),
 ]
+# A file or folder that Apptainer runs and in which this version of Longhaul is installed.
+IMAGE = os.environ.get("LONGHAUL_TEST_IMAGE", "")
+NEEDS_AN_IMAGE = pytest.mark.skipif(
+    not (IMAGE and shutil.which("apptainer")),
+    reason="no Apptainer, or no LONGHAUL_TEST_IMAGE that names an image with Longhaul",
+)
 # So many steps are to be durable between two ends.
 MORE = 40
 SPEC = """
@@ -58,16 +65,9 @@ def assert_as_left_alone(job: SlurmJob, folder: Path, *flags: str) -> None:
     """The run's newest save is that of a run which nothing happened to, to the bit."""
     folder.mkdir()
     step = job.newest_step()
-    command = [
-        sys.executable,
-        "-m",
-        "jobs.cli",
-        "train",
-        str(write_spec(folder, SPEC)),
-        "--executor",
-        "inline",
-    ]
-    done = run([*command, "--store", str(folder / "store"), "--set", f"steps={step}", *flags])
+    command = [sys.executable, "-m", "jobs.cli", "train", str(write_spec(folder, SPEC))]
+    command += ["--store", str(folder / "store"), "--set", f"steps={step}"]
+    done = run([*command, *(flags or ("--executor", "inline"))])
     assert done.returncode == 0, done.stderr
     ours, alone = newest_manifest(job.store, "r"), newest_manifest(folder / "store", "r")
     assert digests_of(ours) == digests_of(alone)
@@ -121,6 +121,32 @@ def test_scancel_loses_no_step(slurm: Slurm, tmp_path: Path) -> None:
     assert f"r: stopped at step {job.newest_step()} (" in job.says()
     assert folders_of(job) == []
     assert_as_left_alone(job, tmp_path / "alone")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("container", ["none", pytest.param("Apptainer", marks=NEEDS_AN_IMAGE)])
+def test_scancel_of_ranks_on_several_nodes_loses_no_step(
+    container: str, world_size: int, slurm: Slurm, tmp_path: Path
+) -> None:
+    """The next job goes on from there."""
+    flags = ["--nodes=2"] if world_size > 1 else []
+    flags += [
+        f"--set=world_size={world_size}",
+        *([f"--container={IMAGE}"] if container == "Apptainer" else []),
+    ]
+    job = submit(slurm, tmp_path, *flags)
+    job.wait_for_step(MORE)
+    slurm.run("scancel", job.number)
+    assert job.end() == "CANCELLED", job.says()
+    step = job.newest_step()
+    assert f"r: stopped at step {step} (" in job.says()
+    assert (slurm.processes(job.number), folders_of(job)) == ([], [])
+    job = submit(slurm, tmp_path, *flags)
+    job.wait_for_step(step + MORE)
+    stop(job)
+    assert (slurm.processes(job.number), folders_of(job)) == ([], [])
+    assert_as_left_alone(job, tmp_path / "alone", "--set", f"world_size={world_size}")
 
 
 @pytest.mark.soak
