@@ -6,6 +6,7 @@ The driver hears it, stops at a step and saves, and needs its workers for that.
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -32,4 +33,7 @@ def become_deaf(command: Sequence[str]) -> None:
     Whoever starts it ends it with SIGKILL.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    os.execvp(command[0], list(command))
+    try:
+        os.execvp(command[0], list(command))
+    except FileNotFoundError:
+        sys.exit(f"there is no {command[0]} on PATH, which is {os.environ.get('PATH', '')}")

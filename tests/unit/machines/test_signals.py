@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -43,3 +44,12 @@ def test_what_came_meanwhile_is_heard_when_the_block_ends(number: signal.Signals
         assert heard == [number]
     finally:
         signal.signal(number, before)
+
+
+def test_a_command_that_is_not_there_is_named() -> None:
+    program = "from cluster.signals import become_deaf; become_deaf(['lh-nobody-has-it'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("there is no lh-nobody-has-it on PATH, which is /")
