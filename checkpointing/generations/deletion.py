@@ -107,4 +107,8 @@ def _denials(store: Store, names: Sequence[str]) -> Iterator[Denied | None]:
     num_threads = 1 if len(names) <= _FEW else _NUM_THREADS
     size = -(-len(names) // num_threads) or 1
     parts = [names[start : start + size] for start in range(0, len(names), size)]
-    return side_by_side(delete, parts, at_once=num_threads)
+    try:
+        yield from side_by_side(delete, parts, at_once=num_threads)
+    finally:
+        # The caller may have been interrupted.
+        is_over.set()

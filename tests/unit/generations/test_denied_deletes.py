@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from _thread import interrupt_main
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
@@ -208,6 +209,23 @@ def test_where_a_store_fails_at_one_of_many_objects_few_more_are_asked_for() -> 
     assert asked < 2_000
     time.sleep(0.1)
     assert len(store.asked) < asked + 100
+
+
+def test_an_interrupt_ends_the_deletion_of_many_objects() -> None:
+    class Interrupting(KeepingStore):
+        def delete(self, name: str) -> None:
+            if name.endswith("/0"):
+                interrupt_main()
+            time.sleep(0.001)
+            super().delete(name)
+
+    store = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        delete_objects(store, [f"runs/r/gen/g/{number}" for number in range(20_000)])
+    # Each of the threads may have been about to ask once more.
+    asked = len(store.asked)
+    time.sleep(0.2)
+    assert len(store.asked) <= asked + 16
 
 
 def test_a_store_that_does_not_answer_holds_up_no_process_that_ends() -> None:
