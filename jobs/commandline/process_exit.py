@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from os.path import expanduser
 from typing import NoReturn
 
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_USAGE
@@ -46,6 +47,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     atexit.register(end)
     open_closed_outputs()
     let_outputs_say_anything()
+    _have_a_home()
     try:
         code = _code(main)
         # Whoever stops a service asks again and again; by now all is saved.
@@ -69,6 +71,14 @@ def run(main: Callable[[], int]) -> NoReturn:
             raise
         code = _lost(problem)
     sys.exit(code)
+
+
+def _have_a_home() -> None:
+    """Ray does not load where there is none: HOME is unset, and the user has no name. Containers take the
+    root, and so do we.
+    """
+    if expanduser("~") == "~":  # noqa: PTH111 - that of a Path raises where there is no home
+        os.environ["HOME"] = "/"
 
 
 def _lost(problem: str) -> int:

@@ -213,6 +213,30 @@ def test_a_command_in_a_deleted_directory_is_one_line(tmp_path: Path, command: s
     assert (done.returncode, done.stderr) == (2, line)
 
 
+@pytest.mark.parametrize(("home", "expected"), [(None, "/"), ("/elsewhere", "/elsewhere")])
+def test_a_user_without_a_name_and_a_home_has_the_root_as_in_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, expected: str
+) -> None:
+    """Ray loads nowhere without a home."""
+    script = """
+import pwd
+from pathlib import Path
+from jobs.commandline.process_exit import run
+
+def main():
+    print(Path("~").expanduser())
+    return 0
+
+pwd.getpwuid = {}.__getitem__
+run(main)
+"""
+    monkeypatch.delenv("HOME")
+    if home:
+        monkeypatch.setenv("HOME", home)
+    done = run(sys.executable, "-c", script, cwd=tmp_path, out=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr
+
+
 def test_a_broken_pipe_of_something_else_is_an_error(tmp_path: Path) -> None:
     assert not is_reader_gone(BrokenPipeError())
     script = """
