@@ -34,11 +34,14 @@ IN_TRAIN = {
 _RANKS_ASKED_PER_S = 1024
 
 
+def asked_every_s(world_size: int) -> float:
+    """Seconds between two rounds of Ray Train's controller: of more than 256 ranks it asks more seldom."""
+    return max(float(IN_TRAIN["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]), world_size / _RANKS_ASKED_PER_S)
+
+
 def in_train(world_size: int) -> dict[str, str]:
-    """Returns ``IN_TRAIN`` for so many ranks: of more than 256 the controller asks more seldom."""
-    usual_s = float(IN_TRAIN["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"])
-    interval_s = max(usual_s, world_size / _RANKS_ASKED_PER_S)
-    return {**IN_TRAIN, "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": f"{interval_s:g}"}
+    """Returns ``IN_TRAIN`` for so many ranks."""
+    return {**IN_TRAIN, "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": f"{asked_every_s(world_size):g}"}
 
 
 def where_unset(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

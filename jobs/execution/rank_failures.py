@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cluster.local_ray.timeouts import asked_every_s
 from jobs.execution.board import Lost, Ready
 from jobs.execution.causes import is_abort, is_echo
 from jobs.training.health.postmortem import Postmortem
@@ -17,6 +18,9 @@ class RankFailures:
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
+        # Of many ranks the controller tells later who died: it sleeps for an interval, and may wait as long
+        # for a rank that does not answer.
+        self._grace_s = GRACE_S + 2 * (asked_every_s(world_size) - asked_every_s(1))
         self._by_rank: dict[int, Failure] = {}
         self._places: dict[int, tuple[int, int]] = {}
         self._since: float | None = None
@@ -34,10 +38,10 @@ class RankFailures:
         self._tell(rank, failure, now, is_lost=True)
 
     def is_all_told(self, now: float) -> bool:
-        """Whether every rank has reported, or the missing ones have had ``GRACE_S`` to do so."""
+        """Whether every rank has reported, or the missing ones have had their time to do so."""
         if self._since is None:
             return False
-        return len(self._by_rank) == self._world_size or now - self._since > GRACE_S
+        return len(self._by_rank) == self._world_size or now - self._since > self._grace_s
 
     def failure(self) -> Failure | None:
         told = sorted(self._by_rank, key=self._places.__getitem__)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from checkpointing.saving.save import Tally
+from cluster.local_ray.timeouts import asked_every_s
 from jobs.training.task.events import Ended, Evaluated, Progress, RunEvent, finite_or_none
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
@@ -13,7 +14,7 @@ Report = Callable[[RunEvent], None]
 ReportCheckpoint = Callable[[str | None, int, float], None]
 
 _REPORT_EVERY_S = 1.0
-# Not more often: each of Ray's reports waits for the next poll of Ray's controller.
+# Not more often: a report waits until Ray's controller has fetched the one before.
 _CHECKPOINT_EVERY_S = 10.0
 
 
@@ -27,12 +28,17 @@ class ProgressReporter:
         report_checkpoint: ReportCheckpoint | None,
         tally: Tally | None,
         step: int,
+        *,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task = task
+        self._ticks = ticks
+        # A controller sleeps for an interval, and may wait as long for the answers.
+        self._checkpoint_every_s = max(_CHECKPOINT_EVERY_S, 2 * asked_every_s(task.recipe.world_size))
         self._report = report
         self._report_checkpoint = report_checkpoint if tally else None
         self._tally = tally or Tally()
-        self._last_report_s = self._last_checkpoint_s = time.monotonic()
+        self._last_report_s = self._last_checkpoint_s = ticks()
         self._last_report_step = step
         self._last_data_wait_s = 0.0
         self._reported_checkpoint: str | None = None
@@ -43,15 +49,15 @@ class ProgressReporter:
         return self._tally.durable_name
 
     def is_report_due(self) -> bool:
-        return time.monotonic() - self._last_report_s >= _REPORT_EVERY_S
+        return self._ticks() - self._last_report_s >= _REPORT_EVERY_S
 
     def is_checkpoint_report_due(self) -> bool:
         is_new = self._report_checkpoint is not None and self.newest != self._reported_checkpoint
-        return is_new and time.monotonic() - self._last_checkpoint_s >= _CHECKPOINT_EVERY_S
+        return is_new and self._ticks() - self._last_checkpoint_s >= self._checkpoint_every_s
 
     def progress(self, step: int, loss: float, data_wait_s: float) -> None:
         """``data_wait_s`` is how long this rank waited for samples so far, in all of this attempt."""
-        now, tally = time.monotonic(), self._tally
+        now, tally = self._ticks(), self._tally
         num_tokens = (step - self._last_report_step) * self._task.recipe.tokens_per_step
         lasted_s, waited_s = now - self._last_report_s, data_wait_s - self._last_data_wait_s
         self._report(
@@ -89,6 +95,6 @@ class ProgressReporter:
         """Reports the newest save to Ray. Collective; does nothing without Ray or without saving."""
         if self._report_checkpoint is None:
             return
-        newest, self._last_checkpoint_s = self.newest, time.monotonic()
+        newest, self._last_checkpoint_s = self.newest, self._ticks()
         self._report_checkpoint(newest if newest != self._reported_checkpoint else None, step, loss)
         self._reported_checkpoint = newest

@@ -4,6 +4,7 @@ from itertools import permutations
 
 import pytest
 
+from cluster.local_ray.timeouts import asked_every_s
 from jobs.execution.rank_failures import GRACE_S, RankFailures
 from jobs.training.task.measurement import Failure
 
@@ -42,6 +43,17 @@ def test_nobody_is_waited_for_longer_than_the_grace() -> None:
     assert not troubles.is_all_told(now=GRACE_S)
     assert troubles.is_all_told(now=GRACE_S + 0.1)
     assert troubles.failure() == ECHO
+
+
+def test_of_many_ranks_the_controllers_word_is_waited_for_that_comes_so_much_later() -> None:
+    """It sleeps for an interval, and then waits as long for the answers, if one rank hangs."""
+    for world_size in (2, 256, 257, 2048, 16_384):
+        later_s = 2 * (asked_every_s(world_size) - asked_every_s(2))
+        troubles = RankFailures(world_size)
+        troubles.raised(1, ECHO, now=0.0)
+
+        assert not troubles.is_all_told(now=later_s + GRACE_S)
+        assert troubles.is_all_told(now=later_s + GRACE_S + 0.1)
 
 
 def test_a_rank_that_spoke_before_it_died_has_said_it_itself() -> None:
