@@ -11,7 +11,8 @@ from jobs.training.task.measurement import Failure
 
 Cause = Literal[
     "worker died", "host lost", "host silent", "driver died", "hang", "partition", "out of memory",
-    "error", "device failed", "invalid loss", "store", "no room", "cluster away", "preempted", "refused",
+    "error", "device failed", "invalid loss", "corruption", "store", "no room", "cluster away", "preempted",
+    "refused",
 ]  # fmt: skip
 
 
@@ -49,6 +50,8 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
             return "partition" if _PARTED.search(failure.reason) else "hang"
         case "invalid_loss":
             return "invalid loss"
+        case "corruption":
+            return "corruption"
         case "unschedulable":
             return "no room"
         case "device_mismatch":

@@ -38,6 +38,7 @@ _PATIENCE_S: Mapping[str, float] = {
     "start": 900.0,
     "restore": 1800.0,
     "eval": 1800.0,
+    "check": 900.0,
     "data wait": 900.0,
     "stall": 300.0,
 }

@@ -135,6 +135,11 @@ CAUSES: Texts = {
         "A loss or a gradient was no finite number, or far above the usual.",
         "Look at learning rate, precision and data. The run rolls back and leaves these samples out.",
     ),
+    "corruption": (
+        "A rank computed something else than the others from the same samples, or held other weights.",
+        "Test the device and the host that are named, before they train again. The run goes on without that "
+        "node, from its last checkpoint before the last check at which all ranks agreed.",
+    ),
     "store": (
         "The store was away when the attempt needed it.",
         "Look at the store; the run tries again by itself.",

@@ -27,10 +27,12 @@ from jobs.execution.outcomes import (
     outcome_of,
 )
 from jobs.recovery.journal import Journal
+from jobs.recovery.last_clean import last_clean
 from jobs.recovery.policy import FailedAttempt, GiveUp, Pair, Policy, Retry, RollBack, left_out, next_move
 from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
+from jobs.training.task.measurement import Failure
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 from reporting.recording.attempts import Incident
@@ -191,14 +193,22 @@ class RecoveryLoop:
         If the store is away now, the quarantine happens before the next attempt.
         """
         bad = failed.failure.bad_loss
-        # Going back further leads to a generation in the store, as long as the store has one. So nothing
-        # that this attempt left on nodes' disks alone stays good.
-        goes_further = move.num_generations and latest(of_this_life(self.journal.repository.view)) is not None
-        good_step = -1 if bad is None or goes_further else bad.good_step
+        good_step = self._good_step(move, failed.failure, task)
         self.journal.leaves_out(bad, term=task.term, good_step=good_step)
         self.rollback.is_due(task, failed.failure, move.num_generations)
         with suppress(StoreError):
             self._quarantine_spoilt()
+
+    def _good_step(self, move: RollBack, failure: Failure, task: Task) -> int:
+        """The step up to which what nodes' disks alone have stays good; -1: nothing of it does."""
+        if failure.corruption is not None:
+            with suppress(StoreError):
+                return last_clean(self.journal.repository, task, failure)[1]
+            return -1
+        # Going back further leads to a generation in the store, as long as the store has one. So nothing
+        # that this attempt left on nodes' disks alone stays good.
+        goes_further = move.num_generations and latest(of_this_life(self.journal.repository.view)) is not None
+        return -1 if failure.bad_loss is None or goes_further else failure.bad_loss.good_step
 
     def _quarantine_spoilt(self) -> None:
         self.rollback.quarantine_spoilt(self.newest.term if self.newest else 0)

@@ -135,6 +135,8 @@ def next_move(
     if last.cause == "invalid loss":
         num_before = _num_alike(last, recent) - 1
         return RollBack(after_s=after_s, num_generations=num_before, without=without)
+    if last.cause == "corruption":
+        return RollBack(after_s=after_s, num_generations=0, without=without)
     return Retry(after_s=after_s, without=without)
 
 
@@ -150,12 +152,14 @@ def since_progress(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
 
 def left_out(history: Sequence[FailedAttempt], mended: Mapping[Pair, float] | None = None) -> tuple[str, ...]:
     """The nodes to leave out: they failed the last attempts that they took part in, several in a row, within
-    a day. Of two that do not reach each other, one is left out from the first time on, until an attempt of
-    both got on, or until they reached each other, as ``mended`` says: when which did.
+    a day. One that computed wrongly is left out from the first time on. Of two that do not reach each other,
+    one is, until an attempt of both got on, or until they reached each other, as ``mended`` says: when which
+    did.
     """
     recent = _within_a_day(history)
     suspicious = suspicious_nodes(scores(_outcomes(recent), _SUSPICION))
-    return tuple(dict.fromkeys((*_parted(recent, mended or {}), *suspicious)))
+    corrupt = [node for one in recent if one.cause == "corruption" and _is_blamed(one) for node in one.nodes]
+    return tuple(dict.fromkeys((*corrupt, *_parted(recent, mended or {}), *suspicious)))
 
 
 def parted_pairs(
@@ -194,7 +198,7 @@ def _parted_ways(
         if one.durable_step > newest:
             newest = one.durable_step
             ways = {way: times for way, times in ways.items() if not there.issuperset(way)}
-        if one.cause == "partition" and len(one.nodes) <= _most_blamed(one):
+        if one.cause == "partition" and _is_blamed(one):
             for way in product(one.nodes, sorted(there.difference(one.nodes))):
                 ways.setdefault(way, []).append(one.ended_s)
     return {way: times for way, times in ways.items() if mended.get(frozenset(way), -inf) < times[-1]}
@@ -205,8 +209,7 @@ def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:
     for one in history:
         has_got_on, newest = one.durable_step > newest, max(newest, one.durable_step)
         for node in dict.fromkeys((*one.nodes, *one.all_nodes)):
-            is_blamed = node in one.nodes and len(one.nodes) <= _most_blamed(one)
-            if is_blamed and one.cause in _HELD_AGAINST_A_NODE:
+            if node in one.nodes and _is_blamed(one) and one.cause in _HELD_AGAINST_A_NODE:
                 status = _HELD_AGAINST_A_NODE[one.cause]
             elif has_got_on:
                 status = "ok"
@@ -215,12 +218,13 @@ def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:
             yield NodeOutcome(node=node, run=str(one.term), cell="", status=status)
 
 
-def _most_blamed(one: FailedAttempt) -> int:
-    """The most nodes that a failure is held against: not all of several. Of those that hang, or do not
-    reach each other, at most half: where most are behind, nobody knows who holds them up.
+def _is_blamed(one: FailedAttempt) -> bool:
+    """Whether a failure is held against its nodes: not if they are all of several. Of those that hang, or do
+    not reach each other, at most half: where most are behind, nobody knows who holds them up.
     """
     num_all = len(one.all_nodes)
-    return max(1, num_all // 2 if one.cause in ("hang", "partition") else num_all - 1)
+    most = num_all // 2 if one.cause in ("hang", "partition") else num_all - 1
+    return len(one.nodes) <= max(1, most)
 
 
 def _hopeless(
@@ -242,7 +246,7 @@ def _hopeless(
             return _too_long(last, recent, policy)
         case "preempted":
             return None
-        case "invalid loss":
+        case "invalid loss" | "corruption":
             is_over = _num_alike(last, recent) > policy.step_backs
             return f"stepped back {policy.step_backs} times before" if is_over else None
         case _:
@@ -282,7 +286,7 @@ def _num_alike(last: FailedAttempt, recent: list[FailedAttempt]) -> int:
 def _pause(cause: Cause, count: int, policy: Policy) -> float:
     """Seconds to wait. ``count`` says which failure of its kind in a row it was."""
     match cause:
-        case "preempted" | "invalid loss":
+        case "preempted" | "invalid loss" | "corruption":
             return 0.0
         case "store" | "no room" | "cluster away":
             first_s = 10 * policy.pause_s

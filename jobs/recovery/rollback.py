@@ -1,15 +1,19 @@
-"""Finds the generations that a run must not resume from after its loss went wrong, and quarantines them."""
+"""Finds the generations that a run must not resume from after its loss went wrong, or a device computed
+wrongly, and quarantines them.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
 from checkpointing.log.history import Generation, LogView
+from jobs.recovery.last_clean import last_clean
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
+
+IsGood = Callable[[Generation], bool]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,8 +30,8 @@ class Rollback:
     _find_late: Callable[[LogView], dict[str, str]] | None = None
 
     def is_due(self, task: Task, failure: Failure, num_more: int) -> None:
-        """Plans the rollback: what ``task`` saved after its loss went wrong, and ``num_more`` generations
-        before that.
+        """Plans the rollback: what ``task`` saved after it went wrong, and ``num_more`` generations before
+        that.
         """
         self._wrong = (task, failure, num_more)
 
@@ -36,47 +40,57 @@ class Rollback:
         if self._wrong is not None:
             task, failure, num_more = self._wrong
             view = self.repository.refresh()
-            self.names = spoilt(view, task=task, failure=failure, num_more=num_more)
+            is_good = self._good(task, failure)
+            reason = _reason(failure)
+            self.names = {one.name: reason for one in spoilt(view, task, is_good, num_more)}
             seen = frozenset(one.name for one in view.generations)
-            self._wrong, self._find_late = None, partial(late, task=task, failure=failure, seen=seen)
+            self._wrong = None
+            self._find_late = lambda view: {one.name: reason for one in late(view, task, is_good, seen)}
         for name, reason in list(self.names.items()):
             self.repository.quarantine(name, reason, term=term)
             del self.names[name]
 
+    def _good(self, task: Task, failure: Failure) -> IsGood:
+        if failure.corruption is not None:
+            moment = last_clean(self.repository, task, failure)
+            return lambda one: (one.term, one.step) <= moment
+        bad = failure.bad_loss
+        return lambda one: bad is None or one.step <= bad.good_step
+
     def quarantine_late(self, term: int) -> None:
-        """Quarantines what the attempt with the bad loss has committed until ``term`` fenced it."""
+        """Quarantines what the attempt that went wrong has committed until ``term`` fenced it."""
         if self._find_late is not None:
             for name, reason in self._find_late(self.repository.refresh()).items():
                 self.repository.quarantine(name, reason, term=term)
             self._find_late = None
 
 
-def spoilt(view: LogView, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
-    """What ``task`` saved after its loss went wrong, and ``num_more`` generations before that; reasons by
-    name.
-    """
-    bad, line = failure.bad_loss, _line(view, task)
-    good = [one for one in line if bad is None or one.step <= bad.good_step]
+def spoilt(view: LogView, task: Task, is_good: IsGood, num_more: int) -> list[Generation]:
+    """What ``task`` saved and built on that is not good, and ``num_more`` generations before that."""
+    line = _line(view, task)
+    good = [one for one in line if is_good(one)]
     good = good[: max(0, len(good) - num_more)]
     if task.resume == "latest":
         # One generation must be left to resume from, good or not.
         good = good or line[:1]
-    return {one.name: _reason(failure) for one in line if one not in good}
+    return [one for one in line if one not in good]
 
 
-def late(view: LogView, *, task: Task, failure: Failure, seen: Collection[str]) -> dict[str, str]:
-    """What ``task`` has committed since, after its end, by name: a task is fenced only when the next attempt
-    begins.
+def late(view: LogView, task: Task, is_good: IsGood, seen: Collection[str]) -> list[Generation]:
+    """What ``task`` has committed since, after its end, that is not good: a task is fenced only when the next
+    attempt begins.
     """
-    bad = failure.bad_loss
-    if bad is None:
-        return {}
     mine = [one for one in of_this_life(view) if one.term == task.term and one.name not in seen]
-    return {one.name: _reason(failure) for one in mine if one.step > bad.good_step}
+    return [one for one in mine if not is_good(one)]
 
 
 def _reason(failure: Failure) -> str:
-    return f"the loss went wrong after it: {failure.reason}"
+    what = (
+        "a device may have computed wrongly before it"
+        if failure.corruption
+        else "the loss went wrong after it"
+    )
+    return f"{what}: {failure.reason}"
 
 
 def _line(view: LogView, task: Task) -> list[Generation]:

@@ -16,7 +16,16 @@ from typing import Any, Self, TextIO
 
 from checkpointing.saving.save import SaveNote
 from jobs.run_progress.run_state import GOING_ON, LastStep, RunState, Stage
-from jobs.training.task.events import Ended, Evaluated, Progress, Replayed, Resumption, RunEvent, Warned
+from jobs.training.task.events import (
+    Checked,
+    Ended,
+    Evaluated,
+    Progress,
+    Replayed,
+    Resumption,
+    RunEvent,
+    Warned,
+)
 from reporting.results.redaction import without_credentials
 
 _RENEWED_EVERY_S = 1.0
@@ -211,6 +220,8 @@ class RunDisplay:
                 self._say(f"step {told.step}: {_value('val_loss', told.val_loss)}")
             case Replayed():
                 self._say(told.text if told.agrees else f"warning: {told.text}")
+            case Checked() if told.is_first:
+                self._say(f"step {told.step}: {told.num_ranks} ranks compute alike")
             case Warned():
                 self._say(f"warning: {told.text}")
             case Ended():

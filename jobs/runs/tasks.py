@@ -183,6 +183,7 @@ class Tasks:
             shuffle=spec.data.shuffle,
             weights=str(absolute(spec.weights)) if spec.weights else None,
             spike_bound=spec.guard.bound(),
+            check_every=spec.guard.check_every_steps,
         )
 
     def _known(self) -> Data | None:

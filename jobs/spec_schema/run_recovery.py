@@ -71,13 +71,15 @@ class OnFinish(Strict):
 
 
 class LossGuard(Strict):
-    """Ends an attempt if a loss is not finite or spikes.
+    """Ends an attempt if a loss is not finite or spikes, or if ranks do not compute alike.
 
     A loss spikes if it stays above ``spike_ratio`` times its recent median and far outside its noise. With
-    ``spike_ratio`` null only the first check is made.
+    ``spike_ratio`` null only the first check is made. ``check_every_steps`` compares what ranks compute, see
+    ``jobs.training.integrity``; 0 means never.
     """
 
     spike_ratio: Annotated[float, Field(gt=1)] | None = 1.5
+    check_every_steps: Annotated[int, Field(ge=0)] = 0
 
     def bound(self) -> SpikeBound | None:
         return None if self.spike_ratio is None else SpikeBound(ratio=self.spike_ratio)

@@ -16,6 +16,7 @@ PHASES: Mapping[str, str] = {
     "stall": "steps far beyond the usual, and waiting for others",
     "data wait": "waiting for samples",
     "eval": "measuring the loss on held-out samples",
+    "check": "computing a micro-batch again, to compare what ranks compute",
     "save": "the training stood still for a checkpoint",
     "last save": "at an attempt's end, until its last checkpoint was in the store",
     "restore": "from a checkpoint back into memory",

@@ -94,6 +94,7 @@ class Wanted:
     skips: Skips = ()
     spoilt: Spoilt = ()
     spike_bound: SpikeBound | None = None
+    check_every: int = 0
     ballast: Path | None = None
     diary: Path | None = None
     retention: Retention = field(default_factory=Retention)
@@ -304,6 +305,7 @@ def _task(wanted: Wanted, context: Context) -> Task:
         skips=wanted.skips,
         spoilt=wanted.spoilt,
         spike_bound=wanted.spike_bound,
+        check_every=wanted.check_every,
         tokens=wanted.tokens,
         mixture=wanted.mixture,
         shuffle=wanted.shuffle,

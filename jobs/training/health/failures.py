@@ -10,7 +10,7 @@ import torch
 from cluster.probe.roll_call import Unmet
 from jobs.training.health.device_errors import telling_line, trouble_of
 from jobs.training.task.context import Phase
-from jobs.training.task.measurement import BadLoss, Failure, Status
+from jobs.training.task.measurement import BadLoss, Corruption, Failure, Status
 from jobs.training.task.token_index import DataError
 
 
@@ -24,6 +24,15 @@ class InvalidLoss(AgreedFailure):
     def __init__(self, text: str, bad_loss: BadLoss | None = None) -> None:
         super().__init__(text)
         self.bad_loss = bad_loss
+
+
+class Corrupted(AgreedFailure):
+    """``ranks`` do not compute as the others do; empty where nobody knows who is at fault."""
+
+    def __init__(self, text: str, *, ranks: tuple[int, ...], corruption: Corruption) -> None:
+        super().__init__(text)
+        self.ranks = ranks
+        self.corruption = corruption
 
 
 class DeviceMismatch(AgreedFailure):
@@ -53,8 +62,9 @@ def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
         reason=_first_line(error),
         phase=phase if phase in get_args(Phase) else None,
         wanted_bytes=wanted_bytes(error) if status == "oom" else None,
-        ranks=error.ranks if isinstance(error, Unmet) else (rank,),
+        ranks=error.ranks if isinstance(error, Unmet | Corrupted) else (rank,),
         bad_loss=error.bad_loss if isinstance(error, InvalidLoss) else None,
+        corruption=error.corruption if isinstance(error, Corrupted) else None,
     )
 
 
@@ -68,6 +78,8 @@ def _status_of(error: BaseException) -> Status:
             return "oom"
         case InvalidLoss():
             return "invalid_loss"
+        case Corrupted():
+            return "corruption"
         case DeviceMismatch():
             return "device_mismatch"
         case Unmet():

@@ -24,6 +24,7 @@ from jobs.training.data.samples import Samples
 from jobs.training.device.rank_device import check_ranks
 from jobs.training.health.late_figure import LateFigure
 from jobs.training.health.loss_guard import RankLossGuard, StepDone
+from jobs.training.integrity.checking import Checks
 from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.evaluation import Evaluation
@@ -134,6 +135,7 @@ class _Attempt:
             context.key,
             num_sums=2 * len(self._samples.sources),
         )
+        self._checks = Checks(task, context, engine, self._samples, start.step, services.report)
         self._loss_guard = RankLossGuard(task.spike_bound, start.stretches)
         self._saver = saver_for(task, context, engine, repository, self._report_save)
         tally = self._saver.tally if self._saver else None
@@ -210,6 +212,9 @@ class _Attempt:
         """Launches the step that ends at ``point``. The device may still be at it, but at none before."""
         first = self._position.first_of(point)
         rows = self._samples.rows(first)
+        if self._checks.is_due(point.step):
+            self._record.phase("check")
+            self._checks.check(point.step, rows)
         self._record.begin_step(self._engine)
         batches = self._samples.on_device(rows)
         weight = self._weight(rows)

@@ -1,11 +1,15 @@
 """The protocol that all five strategies implement: an engine that trains a model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from checkpointing.saving.snapshot import Piece
+
+See = Callable[[str, Tensor], None]
+"""Takes a quantity's name, such as ``loss``, and one of its tensors, which is only valid during the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,14 @@ class Engine(Protocol):
 
     def evaluate(self, *batch: Tensor) -> Tensor:
         """The loss alone: no gradient, no change. Every rank must call it the same number of times."""
+
+    def recompute(self, *batch: Tensor, see: See) -> None:
+        """Shows the loss of a micro-batch and this rank's own gradients, and changes nothing.
+
+        Every rank must call it, between an update and the next step's first micro-batch. All ranks that are
+        given the same batch are shown the same names in the same order, and where nothing is at fault the
+        same values.
+        """
 
     def update(self) -> None:
         """Reduces and clips the gradients, steps the optimizer and the schedule, clears the gradients."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from checkpointing.saving.snapshot import Piece
 from jobs.training.strategies import state
-from jobs.training.strategies.contract import Counters, Footprint, weighted
+from jobs.training.strategies.contract import Counters, Footprint, See, weighted
 from jobs.training.strategies.host_adamw import HostAdamW
 from jobs.training.strategies.memory import gradients, moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, clip, host_adamw, schedule
@@ -55,6 +55,19 @@ class NativeEngine:
     def evaluate(self, *batch: Tensor) -> Tensor:
         loss: Tensor = self._model(*batch)
         return loss
+
+    def recompute(self, *batch: Tensor, see: See) -> None:
+        if not self._keeps_gradients:
+            # A gradient that is already reduced holds all ranks' parts.
+            see("loss", self.evaluate(*batch))
+            return
+        with self._defer():
+            loss: Tensor = self._model(*batch)
+            loss.backward()
+        see("loss", loss.detach())
+        for gradient in gradients(self._model):
+            see("gradients", gradient)
+        self._optimizer.zero_grad(set_to_none=False)
 
     def update(self) -> None:
         self.grad_norm = clip(self._model.parameters(), self._clip_norm)

@@ -20,7 +20,7 @@ from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill, materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies import state, zero_state
-from jobs.training.strategies.contract import Counters, Footprint, weighted
+from jobs.training.strategies.contract import Counters, Footprint, See, weighted
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, schedule
 from jobs.training.task.job import Recipe
@@ -183,6 +183,9 @@ class ZeroEngine:
         loss: Tensor = self._engine(*batch)
         self._engine.train()
         return loss
+
+    def recompute(self, *batch: Tensor, see: See) -> None:
+        see("loss", self.evaluate(*batch))
 
     def update(self) -> None:
         self._engine.step()

@@ -58,6 +58,15 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """After ``step`` steps all ``num_ranks`` ranks computed alike. ``is_first``: of the attempt's checks."""
+
+    step: int
+    num_ranks: int
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
     """A warning for people; the training goes on."""
 
@@ -87,7 +96,7 @@ class Withdrawn:
 
 
 # A ``SaveNote`` here is about rank 0's share of a save.
-RunEvent = Resumption | Progress | Evaluated | SaveNote | Replayed | Warned | Ended | Withdrawn
+RunEvent = Resumption | Progress | Evaluated | SaveNote | Replayed | Checked | Warned | Ended | Withdrawn
 
 
 def finite_or_none(value: float) -> float | None:

@@ -15,6 +15,7 @@ Status = Literal[
     "hang",
     "crash",
     "invalid_loss",
+    "corruption",
     "device_mismatch",
 ]
 ProfileBasis = Literal["device", "cpu"]
@@ -36,6 +37,16 @@ class BadLoss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Corruption:
+    """Before ``step`` ranks did not compute alike. After ``clean_step`` steps they did; None if they never
+    did in this attempt.
+    """
+
+    step: int
+    clean_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a run has no numbers. ``log_tail`` holds at most the last 20 lines.
 
@@ -53,6 +64,7 @@ class Failure:
     log_tail: tuple[str, ...] = ()
     step: int | None = None
     bad_loss: BadLoss | None = None
+    corruption: Corruption | None = None
     search: BatchSearch | None = None
 
 

@@ -172,7 +172,7 @@ class Task:
     * ``store`` is absolute. ``num_samples`` make an epoch. Without ``tokens`` and ``mixture`` data are
       synthetic.
     * ``shuffle`` says how a run that begins now orders its samples.
-    * ``eval_every`` counts steps; 0 means never.
+    * ``eval_every`` and ``check_every`` (see ``jobs.training.integrity``) count steps; 0 means never.
     * ``term`` is this attempt's in the run's log; ``attempt`` is a random word that no other attempt has.
     * ``lineage`` is the log's. Files on nodes' disks of a run of the same name in another log stay untouched.
     * ``spec`` is stored with every generation. ``leased_s`` is when the term began, by the driver's clock.
@@ -206,6 +206,7 @@ class Task:
     shuffle: Shuffle = "global"
     weights: str | None = None
     spike_bound: SpikeBound | None = None
+    check_every: int = 0
     skips: Skips = ()
     skipped_in: RecordedStretches = ()
     spoilt: Spoilt = ()

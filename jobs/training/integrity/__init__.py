@@ -1,0 +1,5 @@
+"""Finds a device that computes wrongly without telling so: all ranks compute one micro-batch, and compare.
+
+Reading order: ``comparison`` (pure: who is at fault), ``checking`` (what a rank computes, and when),
+``clean_checks`` (the newest check without a difference, kept in the run's store).
+"""

@@ -1,0 +1,169 @@
+"""Checks that all ranks compute alike: before an attempt's first step, then after every so many, and before
+the last.
+
+Each rank computes the same micro-batch twice and changes nothing by it. Digests of what it held and computed
+are compared over all ranks, before the step's own gradients reach any weight. All ranks come to the same
+decision, or none does.
+"""
+
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from checkpointing.format.digests import digest
+from checkpointing.stores.contract import StoreError
+from cluster.fingerprint.machine import machine_facts
+from cluster.probe import door
+from jobs.training.data.samples import Samples
+from jobs.training.health.failures import Corrupted
+from jobs.training.integrity.clean_checks import CleanCheck, leave_clean_check
+from jobs.training.integrity.comparison import Finding, Look, described, judge
+from jobs.training.ranks.gathering import gather
+from jobs.training.state.random_state import RandomState
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
+from jobs.training.task.events import Checked, RunEvent, Warned
+from jobs.training.task.measurement import Corruption
+from jobs.training.task.task import Task
+
+# Once more so often where a difference was found, to tell whether it comes again.
+_NUM_MORE = 3
+_NUM_TIMES = 2
+
+
+class Checks:
+    """One rank's; every rank makes the same calls. ``start`` is how many steps were done before the attempt.
+
+    ``tell`` reports to the driver, on rank 0.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        context: Context,
+        engine: Engine,
+        samples: Samples,
+        start: int,
+        tell: Callable[[RunEvent], None],
+    ) -> None:
+        self._task = task
+        self._context = context
+        self._engine = engine
+        self._samples = samples
+        self._start = start
+        self._tell = tell
+        # What is promised to be the same to the bit each time.
+        self._repeats = context.device.type == "cpu" or task.recipe.deterministic
+        self._clean_step: int | None = None
+        self._apart: tuple[str, ...] = ()
+        self._num_done = 0
+        self._nodes: tuple[str, ...] = ()
+        self._writing = threading.Lock()
+
+    def is_due(self, step: int) -> bool:
+        """Whether to check before ``step``, which is counted from 1."""
+        every = self._task.check_every
+        return every > 0 and (step in (self._start + 1, self._task.num_steps) or (step - 1) % every == 0)
+
+    def check(self, step: int, rows: Sequence[Tensor]) -> None:
+        """Raises ``Corrupted`` on all ranks if a device, or nobody knows which one, does not compute as the
+        others. ``rows`` are this rank's micro-batches of ``step``, on the host.
+        """
+        if not self._nodes:
+            self._nodes = tuple(dict.fromkeys(gather(self._context.node, str)))
+        random_state = RandomState(self._context.rank, self._context.device)
+        tokens = self._common(rows[0])
+        looks, finding = self._compare(tokens, _NUM_TIMES)
+        if not finding.is_clean:
+            looks, finding = self._compare(tokens, _NUM_TIMES + _NUM_MORE)
+        random_state.restore()
+        self._num_done += 1
+        self._take_apart(step, finding)
+        if not finding.is_clean:
+            raise Corrupted(
+                described(finding, looks, step=step, clean_step=self._clean_step),
+                ranks=tuple(finding.faulty),
+                corruption=Corruption(step=step, clean_step=self._clean_step),
+            )
+        if self._context.rank == 0:
+            self._note_clean(step, len(looks))
+        self._clean_step = step - 1
+
+    def _common(self, rows: Tensor) -> Tensor:
+        """The same micro-batch on all ranks: in turn one of each rank's."""
+        if not dist.is_initialized():
+            return rows
+        sent = rows.to(door.collective_device(dist.get_backend()), copy=True)
+        dist.broadcast(sent, src=self._num_done % self._context.world_size)
+        return sent.cpu()
+
+    def _compare(self, tokens: Tensor, num_times: int) -> tuple[list[Look], Finding]:
+        looks = gather(self._look(tokens, num_times), Look)
+        return looks, judge(looks, repeats=self._repeats, apart=self._apart)
+
+    def _look(self, tokens: Tensor, num_times: int) -> Look:
+        held = self._held()
+        times = [self._computed(tokens) for _ in range(num_times)]
+        return Look(
+            device=f"{door.name_of(self._context.device) or 'CPU'} on {self._context.node}",
+            kind=_kind(self._context.device),
+            samples=_digest(tokens),
+            held=held,
+            computed={name: tuple(one[name] for one in times) for name in times[0]},
+        )
+
+    def _held(self) -> dict[str, str]:
+        """A digest of this rank's parameters and moments, by which parts of which tensors they are."""
+        pieces = self._engine.targets()
+        which = digest(*(f"{one.name} {one.start} {len(one.values)}\n".encode() for one in pieces))
+        return {which: digest(*(_digest(one.values).encode() for one in pieces))}
+
+    def _computed(self, tokens: Tensor) -> dict[str, str]:
+        [batch] = self._samples.on_device([tokens])
+        found: dict[str, list[bytes]] = {}
+        self._engine.recompute(
+            *batch, see=lambda name, values: found.setdefault(name, []).append(_digest(values).encode())
+        )
+        return {name: digest(*digests) for name, digests in found.items()}
+
+    def _take_apart(self, step: int, finding: Finding) -> None:
+        """Leaves out from now on what is not the same each time, and says so."""
+        if new := [name for name in finding.varying if name not in self._apart]:
+            self._apart = (*self._apart, *new)
+            if self._context.rank == 0:
+                self._tell(
+                    Warned(
+                        text=f"step {step}: {' and '.join(new)} differ from one computation to the next on "
+                        "this kind of device, so ranks are not compared by them; `deterministic: true` makes "
+                        "them repeat"
+                    )
+                )
+
+    def _note_clean(self, step: int, num_ranks: int) -> None:
+        self._tell(Checked(step=step - 1, num_ranks=num_ranks, is_first=self._clean_step is None))
+        check = CleanCheck(term=self._task.term, step=step - 1, nodes=self._nodes)
+        threading.Thread(target=self._leave, args=[check], name="clean check", daemon=True).start()
+
+    def _leave(self, check: CleanCheck) -> None:
+        """One after the other. Nobody waits for the store."""
+        with self._writing, suppress(StoreError):
+            leave_clean_check(self._task.open_store(), self._task.run, check)
+
+
+def _digest(values: Tensor) -> str:
+    data = values.detach().reshape(-1).contiguous().cpu().view(torch.uint8)
+    return digest(data.numpy().data)
+
+
+def _kind(device: torch.device) -> str:
+    """What else than the device's health decides what it computes, to the bit."""
+    if device.type != "cpu":
+        return f"{door.name_of(device)}, torch {torch.__version__}"
+    processor = machine_facts({}).get("processor", platform.machine())
+    able = torch.backends.cpu.get_cpu_capability()
+    return f"{processor} {able}, {torch.get_num_threads()} threads, torch {torch.__version__}"
