@@ -43,6 +43,8 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
     """The cause of a failure. ``lost`` is the controller's report of the rank that failed, if there is
     one.
     """
+    if failure.corruption is not None:
+        return "corruption"
     match failure.status:
         case "oom":
             return "out of memory"
@@ -50,8 +52,6 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
             return "partition" if _PARTED.search(failure.reason) else "hang"
         case "invalid_loss":
             return "invalid loss"
-        case "corruption":
-            return "corruption"
         case "unschedulable":
             return "no room"
         case "device_mismatch":

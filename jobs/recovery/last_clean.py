@@ -21,13 +21,13 @@ def last_clean(repository: Repository, task: Task, failure: Failure) -> Moment:
     assert corruption is not None
     if corruption.clean_step is not None:
         return task.term, corruption.clean_step
-    moment, unseen = (task.term, -1), {*failure.nodes}
+    moment, unseen = (task.term, -1), {*corruption.nodes}
     first = max(1, repository.view.life_term, task.term - _MOST_READ)
     for term in range(task.term - 1, first - 1, -1):
         check = read_clean_check(repository.store, repository.run, term)
         if check is None:
             continue
-        if not failure.nodes:
+        if not corruption.nodes:
             return term, check.step
         if seen := unseen.intersection(check.nodes):
             moment, unseen = (term, check.step), unseen - seen

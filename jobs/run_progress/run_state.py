@@ -11,7 +11,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Any, Literal
 
-from jobs.training.task.events import Ended, Progress, Resumption, RunEvent
+from jobs.training.task.events import Checked, Ended, Progress, Resumption, RunEvent
 from jobs.training.task.stop_request import StopRequest
 
 Stage = Literal[
@@ -46,6 +46,7 @@ class RunState:
         self._retry_at: float | None = None
         self._told: Progress | None = None
         self._durable: tuple[int, float] | None = None
+        self._checked_step: int | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_MOST_POINTS)
 
     def begins(self, attempt: int, now: float) -> None:
@@ -67,6 +68,8 @@ class RunState:
                 self._points.append((now, told.step))
             case Progress():
                 self._take(told, now, wall_s)
+            case Checked(step=step):
+                self._checked_step = step
             case Ended(stop_request=None, problem=None):
                 self._enter("finished", now)
             case Ended(stop_request=StopRequest(aim="stop", why=why), problem=None):
@@ -101,9 +104,11 @@ class RunState:
         """The status to store. Times in it are since 1970. It names no attempt before there is a lease."""
         told = asdict(self._told) if self._told else {}
         attempt = {"attempt": self._attempt} if self._attempt else {}
+        checked = {} if self._checked_step is None else {"checked_step": self._checked_step}
         return {
             **told,
             **attempt,
+            **checked,
             "stage": self.stage,
             "since_s": wall_s - (now - self._since),
             "why": self._why,

@@ -18,6 +18,7 @@ _NUMBERS = {
     "loss",
     "tokens_per_s",
     "data_wait_share",
+    "checked_step",
     "durable_step",
     "durable_s",
     "since_s",

@@ -92,6 +92,7 @@ def reported_status(
         "loss": reported.get("loss", newest.metrics.get("loss") if newest else None),
         "tokens_per_s": reported.get("tokens_per_s"),
         "data_wait_share": reported.get("data_wait_share"),
+        "checked_step": reported.get("checked_step"),
         "finished": view.finished_step is not None,
         "stage": _stage(view, reported, is_heard=is_heard),
         "why": reported.get("why"),
@@ -209,6 +210,8 @@ def _text(found: dict[str, Any]) -> str:
         lines.append(f"{found['tokens_per_s']:,.0f} tokens/s{eta}")
     if found["stage"] == "training" and found["data_wait_share"] is not None:
         lines.append(f"waiting for data {found['data_wait_share']:.1%} of the time")
+    if found["checked_step"] is not None:
+        lines.append(f"all ranks computed alike after step {found['checked_step']}")
     if found["newest_generation"]:
         age = found["newest_durable_age_s"]
         risk = f", {found['steps_at_risk']} steps ago" if found["steps_at_risk"] else ""

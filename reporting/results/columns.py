@@ -121,8 +121,8 @@ _PHASES = _columns(
         "phase",
         "text",
         "",
-        "what the time was spent on: productive, data wait, eval, save, last save, restore, start, stall, "
-        "idle",
+        "what the time was spent on: productive, data wait, eval, check, save, last save, restore, start, "
+        "stall, idle",
     ),
     ("started_s", "float", "s since 1970", "time at which the span began"),
     ("ended_s", "float", "s since 1970", "time at which the span ended"),

@@ -92,6 +92,7 @@ class RunState:
     loss: float | None
     tokens_per_s: float | None
     data_wait_share: float | None
+    checked_step: int | None
     finished: bool
     stage: str | None
     why: str | None

@@ -78,8 +78,6 @@ def _status_of(error: BaseException) -> Status:
             return "oom"
         case InvalidLoss():
             return "invalid_loss"
-        case Corrupted():
-            return "corruption"
         case DeviceMismatch():
             return "device_mismatch"
         case Unmet():

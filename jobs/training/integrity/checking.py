@@ -7,6 +7,7 @@ decision, or none does.
 """
 
 import platform
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -62,7 +63,6 @@ class Checks:
         self._clean_step: int | None = None
         self._apart: tuple[str, ...] = ()
         self._num_done = 0
-        self._nodes: tuple[str, ...] = ()
         self._writing = threading.Lock()
 
     def is_due(self, step: int) -> bool:
@@ -74,8 +74,6 @@ class Checks:
         """Raises ``Corrupted`` on all ranks if a device, or nobody knows which one, does not compute as the
         others. ``rows`` are this rank's micro-batches of ``step``, on the host.
         """
-        if not self._nodes:
-            self._nodes = tuple(dict.fromkeys(gather(self._context.node, str)))
         random_state = RandomState(self._context.rank, self._context.device)
         tokens = self._common(rows[0])
         looks, finding = self._compare(tokens, _NUM_TIMES)
@@ -88,10 +86,14 @@ class Checks:
             raise Corrupted(
                 described(finding, looks, step=step, clean_step=self._clean_step),
                 ranks=tuple(finding.faulty),
-                corruption=Corruption(step=step, clean_step=self._clean_step),
+                corruption=Corruption(
+                    step=step,
+                    clean_step=self._clean_step,
+                    nodes=tuple(dict.fromkeys(looks[rank].node for rank in finding.faulty)),
+                ),
             )
         if self._context.rank == 0:
-            self._note_clean(step, len(looks))
+            self._note_clean(step, looks)
         self._clean_step = step - 1
 
     def _common(self, rows: Tensor) -> Tensor:
@@ -110,7 +112,8 @@ class Checks:
         held = self._held()
         times = [self._computed(tokens) for _ in range(num_times)]
         return Look(
-            device=f"{door.name_of(self._context.device) or 'CPU'} on {self._context.node}",
+            device=_named(self._context),
+            node=self._context.node,
             kind=_kind(self._context.device),
             samples=_digest(tokens),
             held=held,
@@ -144,9 +147,10 @@ class Checks:
                     )
                 )
 
-    def _note_clean(self, step: int, num_ranks: int) -> None:
-        self._tell(Checked(step=step - 1, num_ranks=num_ranks, is_first=self._clean_step is None))
-        check = CleanCheck(term=self._task.term, step=step - 1, nodes=self._nodes)
+    def _note_clean(self, step: int, looks: Sequence[Look]) -> None:
+        self._tell(Checked(step=step - 1, num_ranks=len(looks), is_first=self._clean_step is None))
+        nodes = tuple(dict.fromkeys(look.node for look in looks))
+        check = CleanCheck(term=self._task.term, step=step - 1, nodes=nodes)
         threading.Thread(target=self._leave, args=[check], name="clean check", daemon=True).start()
 
     def _leave(self, check: CleanCheck) -> None:
@@ -158,6 +162,13 @@ class Checks:
 def _digest(values: Tensor) -> str:
     data = values.detach().reshape(-1).contiguous().cpu().view(torch.uint8)
     return digest(data.numpy().data)
+
+
+def _named(context: Context) -> str:
+    host = socket.gethostname()
+    if context.device.type == "cpu":
+        return f"CPU of {host}"
+    return f"{door.name_of(context.device)}, number {context.local_rank} of {host}"
 
 
 def _kind(device: torch.device) -> str:

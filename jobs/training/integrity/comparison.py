@@ -15,13 +15,15 @@ WEIGHTS, SAMPLES = "weights", "samples"
 class Look:
     """What one rank has to compare, as digests.
 
-    * ``device`` is where it is, ``kind`` what it computes on: other kinds may round otherwise.
+    * ``device`` names it for people, ``node`` is where it is.
+    * ``kind`` is what it computes on: other kinds may round otherwise.
     * ``samples`` is the micro-batch as it arrived.
     * ``held`` are its parameters and moments, by what they are: who holds the same should hold it alike.
     * ``computed`` has for each quantity, such as ``loss``, what each computation gave.
     """
 
     device: str
+    node: str
     kind: str
     samples: str
     held: Mapping[str, str]
@@ -118,7 +120,7 @@ def described(finding: Finding, looks: Sequence[Look], *, step: int, clean_step:
             f"majority says which is at fault; {since}"
         )
     who = "; ".join(
-        f"rank {rank}, {looks[rank].device}, {_otherwise(names)}" for rank, names in finding.faulty.items()
+        f"rank {rank} ({looks[rank].device}) {_otherwise(names)}" for rank, names in finding.faulty.items()
     )
     return f"before step {step}: {who}; {since}"
 

@@ -15,7 +15,6 @@ Status = Literal[
     "hang",
     "crash",
     "invalid_loss",
-    "corruption",
     "device_mismatch",
 ]
 ProfileBasis = Literal["device", "cpu"]
@@ -39,11 +38,13 @@ class BadLoss:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
     """Before ``step`` ranks did not compute alike. After ``clean_step`` steps they did; None if they never
-    did in this attempt.
+    did in this attempt. ``nodes`` are those of the ranks at fault, by the names that ranks know; empty if
+    nobody knows who is.
     """
 
     step: int
     clean_step: int | None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A device that computes wrongly in silence is found, named and left out, and nothing of it stays in the run."""
+"""Ranks find out which of them computes wrongly in silence, and checks change nothing of a training."""
 
 from pathlib import Path
 

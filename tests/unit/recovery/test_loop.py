@@ -32,7 +32,8 @@ from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.measurement import BadLoss, Failure, Status
+from jobs.training.integrity.clean_checks import CleanCheck, leave_clean_check
+from jobs.training.task.measurement import BadLoss, Corruption, Failure, Status
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 from reporting.long_runs.summarising import long_runs
@@ -468,6 +469,83 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     assert later.tasks[0].skipped_in == STRETCHES
     note = read_newest(driver.store, "r", later.repository.refresh())
     assert note is not None and (note.skips, note.spoilt) == (((176, 280),), ((1, 22),))
+
+
+def corrupt(step: int, clean_step: int | None, *nodes: str) -> Act:
+    corruption = Corruption(step=step, clean_step=clean_step, nodes=nodes)
+    return failing("corruption", step=step, corruption=corruption, nodes=nodes)
+
+
+def saving(driver: Driver, *steps: int, then: Act, checked: tuple[int, str] | None = None) -> Act:
+    """``checked``: after which step the nodes, a letter each, were found to compute alike."""
+
+    def act() -> Outcome:
+        driver.save(*steps)
+        if checked:
+            check = CleanCheck(term=driver.tasks[-1].term, step=checked[0], nodes=tuple(checked[1]))
+            leave_clean_check(driver.store, "r", check)
+        return then()
+
+    return act
+
+
+def test_after_silent_corruption_the_run_goes_on_from_before_its_last_clean_check_with_all_samples() -> None:
+    driver = Driver()
+    driver.drive(saving(driver, 10, 20, 30, then=corrupt(35, 20, "b"), checked=(20, "ab")), done)
+    assert driver.kept() == [10, 20]
+    assert driver.without == [(), ("b",)]
+    assert [one.skips for one in driver.tasks] == [(), ()]
+    assert [one.spoilt for one in driver.tasks] == [(), ((1, 20),)]
+
+
+def test_a_node_has_spoilt_what_was_saved_since_its_own_last_check_also_in_earlier_attempts() -> None:
+    driver = Driver()
+    first = saving(driver, 10, 20, 30, then=failing("worker died"), checked=(20, "ab"))
+    # Without it, and built on what it may have spoilt.
+    second = saving(driver, 40, then=failing("worker died"), checked=(35, "ac"))
+    driver.drive(first, second, corrupt(41, None, "b"), done)
+    assert driver.kept() == [10, 20]
+    assert driver.tasks[-1].spoilt == ((3, 20),)
+
+
+def test_a_node_that_was_never_checked_before_has_spoilt_nothing_but_its_attempt() -> None:
+    driver = Driver()
+    first = saving(driver, 10, 20, then=failing("worker died"), checked=(15, "ab"))
+    driver.drive(first, corrupt(21, None, "d"), done)
+    assert driver.kept() == [10, 20]
+    assert driver.without[-1] == ("d",)
+
+
+def test_of_several_nodes_the_oldest_check_counts_and_of_unknown_ones_the_newest_of_all() -> None:
+    for nodes, kept in ((("b", "c"), [10]), ((), [10, 20, 30])):
+        driver = Driver()
+        first = saving(driver, 10, 20, then=failing("worker died"), checked=(10, "ab"))
+        second = saving(driver, 30, 40, then=failing("worker died"), checked=(30, "ac"))
+        driver.drive(first, second, corrupt(41, None, *nodes), done)
+        assert driver.kept() == kept, nodes
+
+
+def test_one_generation_stays_although_none_was_saved_before_the_last_clean_check() -> None:
+    driver = Driver()
+    driver.drive(saving(driver, 10, 20, 30, then=corrupt(35, 0, "b")), done)
+    assert driver.kept() == [10]
+
+
+def test_a_store_that_is_away_is_asked_again_for_the_last_clean_check() -> None:
+    store = Away()
+    driver = Driver(store=store)
+
+    def goes_away() -> Outcome:
+        store.is_away = True
+        return corrupt(41, None, "b")()
+
+    def comes_back() -> None:
+        store.is_away = False
+
+    driver.in_pause = comes_back
+    first = saving(driver, 10, 20, 30, then=failing("worker died"), checked=(20, "ab"))
+    driver.drive(first, goes_away, done)
+    assert driver.kept() == [10, 20]
 
 
 def test_what_an_attempt_commits_while_it_is_being_ended_is_spoilt_as_well() -> None:

@@ -22,7 +22,7 @@ from jobs.recovery.policy import (
 POLICY = Policy()
 CAUSES: tuple[Cause, ...] = (
     "worker died", "host lost", "host silent", "driver died", "hang", "partition", "out of memory",
-    "error", "device failed", "invalid loss", "store", "no room", "preempted",
+    "error", "device failed", "invalid loss", "corruption", "store", "no room", "preempted",
 )  # fmt: skip
 
 
@@ -159,6 +159,23 @@ def test_preemptions_are_free_and_go_on_at_once() -> None:
 def test_a_wrong_loss_steps_back_three_times() -> None:
     moves = [next_move(row(*["invalid loss"] * count), POLICY) for count in (1, 2, 3, 4)]
     assert moves[:3] == [RollBack(after_s=0, num_generations=count) for count in (0, 1, 2)]
+    assert moves[3] == GiveUp(reason="stepped back 3 times before")
+
+
+def test_a_node_that_computes_wrongly_is_left_out_from_the_first_time_on_and_the_run_steps_back() -> None:
+    history = row("corruption", nodes=("b",), all_nodes=("a", "b", "c"))
+    assert next_move(history, POLICY) == RollBack(after_s=0, num_generations=0, without=("b",))
+    # Also where later attempts fail for something else, and however often: it goes back no further.
+    later = [*history, ending(2, "hang", nodes=("a",), all_nodes=("a", "c", "d"))]
+    assert left_out(later) == ("b",)
+    again = [*history, ending(2, "corruption", nodes=("a",), all_nodes=("a", "c", "d"))]
+    assert next_move(again, POLICY) == RollBack(after_s=0, num_generations=0, without=("b", "a"))
+
+
+def test_where_nobody_knows_which_node_computes_wrongly_none_is_left_out_and_there_is_an_end() -> None:
+    history = [ending(term, "corruption", nodes=("a", "b"), all_nodes=("a", "b")) for term in (1, 2, 3, 4)]
+    moves = [next_move(history[:count], POLICY) for count in (1, 2, 3, 4)]
+    assert moves[:3] == [RollBack(after_s=0, num_generations=0)] * 3
     assert moves[3] == GiveUp(reason="stepped back 3 times before")
 
 

@@ -22,6 +22,7 @@ from jobs.recovery.journal import (
     read_note,
 )
 from jobs.recovery.policy import FailedAttempt, Policy, next_move
+from jobs.training.integrity.clean_checks import CleanCheck, leave_clean_check, read_clean_check
 from jobs.training.task.skipping import merged
 
 RUN = "r"
@@ -77,6 +78,38 @@ def test_a_note_of_another_key_attempt_or_run_or_with_another_word_is_none(
     store.put(f"runs/{RUN}/attempts/000000000001.json", data)
     with_key(tmp_path, monkeypatch, b"x")
     assert read_note(store, RUN, 1) is None
+
+
+def test_a_planted_check_or_one_of_another_attempt_is_none(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = CleanCheck(term=1, step=20, nodes=("a", "b"))
+    leave_clean_check(store, RUN, check)
+    assert read_clean_check(store, RUN, 1) == check  # Without a key nobody can tell.
+    with_key(tmp_path, monkeypatch)
+    begun(store)
+    assert read_clean_check(store, RUN, 1) is None
+    leave_clean_check(store, RUN, check)
+    assert read_clean_check(store, RUN, 1) == check
+    data = store.get(f"runs/{RUN}/checks/000000000001.json")
+    for name in (f"runs/{RUN}/checks/000000000002.json", "runs/s/checks/000000000001.json"):
+        store.put(name, data)
+    assert read_clean_check(store, RUN, 2) is read_clean_check(store, "s", 1) is None
+    store.put(f"runs/{RUN}/checks/000000000001.json", data.replace(b"20", b"30"))
+    assert read_clean_check(store, RUN, 1) is None
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [b"", b"{}", b"[]", b"7", b"[" * 100_000, b'{"subject": "clean check", "term": 1}']
+    + [
+        json.dumps({"subject": "clean check", "term": 1, "step": step, "nodes": nodes}).encode()
+        for step, nodes in ((-1, []), (2**63, []), ("7", []), (7, "ab"), (7, [1]), (True, []))
+    ],
+)
+def test_what_is_no_check_is_none(store: Store, planted: bytes) -> None:
+    store.put(f"runs/{RUN}/checks/000000000001.json", planted)
+    assert read_clean_check(store, RUN, 1) is None
 
 
 def test_who_has_no_key_reads_what_a_driver_with_one_noted(

@@ -83,6 +83,7 @@ def test_without_a_word_of_the_run_its_log_says_how_far_it_is(repository: Reposi
         "loss": 1.0,
         "tokens_per_s": None,
         "data_wait_share": None,
+        "checked_step": None,
         "finished": False,
         "stage": None,
         "why": None,
