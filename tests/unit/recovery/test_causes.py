@@ -8,7 +8,7 @@ from jobs.execution.board import Lost
 from jobs.execution.causes import LOST_AT_START, LOST_CONTROLLER, Cause, cause_of
 from jobs.execution.hang_detection import NETWORK_HINT
 from jobs.execution.outcomes import Failed
-from jobs.training.task.measurement import Failure, Status
+from jobs.training.task.measurement import Corruption, Failure, Status
 
 
 def lost(reason: str, *, is_silent: bool = False, is_preempted: bool = False) -> Lost:
@@ -63,6 +63,11 @@ def test_an_error_is_told_by_its_words(reason: str, cause: Cause) -> None:
 )
 def test_what_has_a_name_of_its_own_keeps_it(status: Status, cause: Cause) -> None:
     assert cause_of(Failure(status=status, reason="whatever")) == cause
+
+
+def test_what_a_comparison_of_ranks_found_is_corruption_whatever_its_words() -> None:
+    found = Corruption(step=21, clean_step=10)
+    assert cause_of(Failure(status="crash", reason="Connection closed", corruption=found)) == "corruption"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from checkpointing.saving.save import SaveNote
 from jobs.run_progress.run_state import LastStep, Stage
 from jobs.run_progress.run_view import RunDisplay
 from jobs.training.task.events import (
+    Checked,
     Ended,
     Evaluated,
     Progress,
@@ -107,6 +108,8 @@ def summary(capsys: pytest.CaptureFixture[str], *told: RunEvent, pointer: str | 
         (Warned(text="careful"), ["r: warning: careful"]),
         (Replayed(step=3, text="as before", agrees=True), ["r: as before"]),
         (Replayed(step=3, text="otherwise", agrees=False), ["r: warning: otherwise"]),
+        (Checked(step=0, num_ranks=3, is_first=True), ["r: step 0: 3 ranks compute alike"]),
+        (Checked(step=200, num_ranks=3, is_first=False), []),
         (END, []),
     ],
 )
@@ -115,6 +118,17 @@ def test_each_event_has_its_lines(
 ) -> None:
     display(told)
     assert lines(capsys) == expected
+
+
+def test_programs_are_told_after_which_step_all_ranks_last_computed_alike() -> None:
+    shown, records = RunDisplay("r", quiet=False, silent=False), list[Mapping[str, Any]]()
+    shown.on_progress(records.append)
+    shown.begins(1)
+    assert "checked_step" not in records[-1]
+    for step in (0, 200):
+        shown.hear(Checked(step=step, num_ranks=3, is_first=step == 0))
+    shown.begins(2)
+    assert records[-1]["checked_step"] == 200
 
 
 def test_progress_says_how_old_the_newest_durable_step_is_and_how_many_saves_failed(
