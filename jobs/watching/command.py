@@ -188,7 +188,7 @@ def _host_and_port(listen: str | None) -> tuple[str, int | None]:
 
 def _print_once(found: Followed) -> int:
     snapshot = found.first_snapshot()
-    say(json.dumps(as_data(snapshot), indent=1), to=sys.stdout)
+    print(json.dumps(as_data(snapshot), indent=1), flush=True)
     return EXIT_FAILED if snapshot.status.value is None else EXIT_OK
 
 

@@ -1,6 +1,5 @@
 """Shows a snapshot in a terminal, again and again in the same place; elsewhere as lines when it changes."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -10,7 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from jobs.commandline.output import printable, say
+from jobs.commandline.output import printable
 from jobs.watching.runs import RunRecords
 from jobs.watching.snapshot import Snapshot, problems
 from jobs.watching.sweeps import SweepRecords
@@ -45,7 +44,7 @@ def _show_lines(look: Callable[[], Snapshot]) -> None:
         snapshot = look()
         line, now = "  ".join(first_lines(snapshot)), time.monotonic()
         if line != shown and (now - shown_s >= _LINE_EVERY_S or snapshot.is_over):
-            say(line, to=sys.stdout)
+            print(printable(line), flush=True)
             shown, shown_s = line, now
         if snapshot.is_over:
             return

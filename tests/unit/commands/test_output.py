@@ -54,6 +54,8 @@ def unread(*words: str, cwd: Path, unbuffered: str = "") -> "subprocess.Complete
         "pull results copies",
         "sweep finished.yaml --dry-run",
         "sweep finished.yaml --store results --json",
+        "watch whole --terminal --store results",
+        "watch whole --json --store results",
     ],
 )
 def test_a_command_whose_reader_is_gone_ends_without_a_word_as_shells_expect(
@@ -119,7 +121,10 @@ def test_a_training_whose_output_is_lost_keeps_its_own_code(older: Path, outputs
 
 @pytest.mark.parametrize(
     "words",
-    ["", "--version", "--help", "runs", "explain oom", "completion bash", "checkpoints list --run whole"],
+    [
+        *("", "--version", "--help", "runs", "explain oom", "completion bash"),
+        *("checkpoints list --run whole", "watch whole --terminal", "watch whole --json"),
+    ],
 )
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
 def test_no_command_calls_lost_output_a_success(older: Path, words: str, output: str) -> None:
