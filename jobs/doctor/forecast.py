@@ -1,5 +1,7 @@
 """Forecasts the space of a run in the store and on the nodes' disks, from the run's spec."""
 
+from collections.abc import Sequence
+
 from cluster.inventory import Inventory, Request
 from cluster.placement import Placed, Refused, place
 from jobs.doctor.examination import Forecast
@@ -14,7 +16,8 @@ _LEAST_KEPT = 2
 
 def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
     size = 0 if spec.saving() is None else _BYTES_PER_PARAMETER * spec.model.config.num_parameters
-    answer = _largest_place(spec, inventory)
+    answers = [_largest_place(spec, group, inventory) for group in spec.group]
+    refusals = [answer.reason for answer in answers if isinstance(answer, Refused)]
     local = spec.checkpoint.local
     return Forecast(
         run=spec.name,
@@ -22,16 +25,16 @@ def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
         num_kept=_num_kept(spec),
         grows=_growth(spec),
         local_folder=local.dir,
-        local_bytes=round(size * (local.keep + 1) * _fullest_share(answer)) if local.dir else None,
+        local_bytes=round(size * (local.keep + 1) * _fullest_share(answers)) if local.dir else None,
         local_max_bytes=local.max_bytes,
         save_every_s=None if spec.checkpoint.every_steps else spec.checkpoint.every_s,
-        refused=answer.reason if isinstance(answer, Refused) else None,
+        refused="; ".join(refusals) if len(refusals) == len(answers) else None,
     )
 
 
-def _largest_place(spec: RunSpec, inventory: Inventory) -> Placed | Refused:
+def _largest_place(spec: RunSpec, group: str, inventory: Inventory) -> Placed | Refused:
     """The placement of the largest size that fits. If none fits, the refusal of the smallest size."""
-    requests = [Request(group=spec.group, num_workers=size) for size in reversed(spec.sizes)]
+    requests = [Request(group=group, num_workers=size) for size in reversed(spec.sizes)]
     answers = place(requests, inventory)
     return next((answer for answer in answers if isinstance(answer, Placed)), answers[-1])
 
@@ -75,9 +78,11 @@ def _growth(spec: RunSpec) -> str | None:
     return f"every {every_s:,.0f} s" if every_s and spec.saving() else None
 
 
-def _fullest_share(answer: Placed | Refused) -> float:
-    """The share of a generation on the node with the most ranks, or 1 if the run can't be placed."""
-    if isinstance(answer, Refused):
-        return 1.0
-    workers = [share.num_workers for share in answer.shares]
-    return max(workers) / sum(workers)
+def _fullest_share(answers: Sequence[Placed | Refused]) -> float:
+    """The share of a generation on the node with the most ranks, of all groups in which the run may be; 1 if
+    it can't be placed.
+    """
+    ranks = [
+        [share.num_workers for share in answer.shares] for answer in answers if isinstance(answer, Placed)
+    ]
+    return max((max(workers) / sum(workers) for workers in ranks), default=1.0)

@@ -100,6 +100,11 @@ class Executor(Protocol):
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
         """How many more ranks fit now, on nodes other than ``without``; None if unknown."""
 
+    def num_there(self, group: WorkerGroup) -> int | None:
+        """How many devices the group has now, also those that are in use; None if unknown. Those of a node
+        that drains, or that the user left out, don't count.
+        """
+
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> Collection[frozenset[str]] | None:
         """The pairs of these nodes that do not reach each other; None if not all of them tell."""
 

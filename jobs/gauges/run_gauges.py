@@ -56,6 +56,10 @@ class RunGauges:
         self._highest_step = 0
         self._lock = threading.Lock()
 
+    def moves_to(self, device: str | None) -> None:
+        """The attempts that follow run on another group, of such devices."""
+        self._device = device
+
     def begins(self, recipe: Recipe, now: float) -> None:
         """An attempt has its lease, and its workers are about to be placed."""
         with self._lock:

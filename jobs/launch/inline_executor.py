@@ -68,6 +68,9 @@ class InlineExecutor:
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
         return None
 
+    def num_there(self, group: WorkerGroup) -> int | None:
+        return None
+
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> None:
         return None
 

@@ -201,6 +201,14 @@ class RayExecutor:
             # Ray's layers raise many types; all of them mean that the cluster does not answer now.
             return None
 
+    def num_there(self, group: WorkerGroup) -> int | None:
+        try:
+            found = self._look(may_be_empty=True).group(group.name)
+        except Exception:
+            # Ray's layers raise many types; all of them mean that the cluster does not answer now.
+            return None
+        return found.num_devices if found else 0
+
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> Collection[frozenset[str]] | None:
         if (names := self._ids(group, nodes)) is None:
             return None

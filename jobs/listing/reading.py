@@ -35,7 +35,9 @@ _MOST_CHARS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
-    """A run in the list. ``age_s``: since the newest word of it, a status or a checkpoint."""
+    """A run in the list. ``age_s``: since the newest word of it, a status or a checkpoint. ``group``: where
+    its newest attempt runs or ran, if its driver has said so.
+    """
 
     run: str
     state: str
@@ -44,6 +46,7 @@ class RunLine:
     age_s: float | None = None
     newest_generation: str | None = None
     newest_durable_age_s: float | None = None
+    group: str | None = None
     is_readable: bool = True
 
 
@@ -148,6 +151,7 @@ def _run(run: str, look: _Look | Exception, clock: Callable[[], float]) -> RunLi
         age_s=min(ages, default=None),
         newest_generation=told["newest_generation"],
         newest_durable_age_s=told["newest_durable_age_s"],
+        group=told["group"],
     )
 
 

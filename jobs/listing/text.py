@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from cluster.inventory import LOCAL_GROUP
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.listing.reading import Listed, RunLine, SweepLine
 from reporting.analysis.formatting import UNKNOWN, counted, short
@@ -23,10 +24,12 @@ def _runs(lines: Sequence[RunLine], last: int) -> Iterator[str]:
     if not lines:
         return
     shown = lines[:last]
+    groups = tuple(short(line.group, _STATE_CHARS) if line.group else UNKNOWN for line in shown)
     yield as_text(
         [
             TextColumn(title="run", texts=tuple(line.run for line in shown)),
             TextColumn(title="state", texts=tuple(short(line.state, _STATE_CHARS) for line in shown)),
+            *([] if {UNKNOWN, LOCAL_GROUP}.issuperset(groups) else [TextColumn(title="group", texts=groups)]),
             TextColumn(title="step", texts=tuple(_steps(line) for line in shown), is_number=True),
             TextColumn(title="last heard", texts=tuple(_ago(line.age_s) for line in shown), is_number=True),
             TextColumn(

@@ -25,6 +25,7 @@ from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
 from jobs.recovery.policy import FailedAttempt
+from jobs.run_progress.status_file import read_status_file
 from jobs.training.ranks.typed_json import typed
 from jobs.training.task.measurement import BadLoss
 from jobs.training.task.skipping import RecordedStretches, Skips, merged
@@ -154,7 +155,8 @@ def read_failed_attempts(store: Store, run: str, view: LogView) -> list[FailedAt
     """The failed attempts of the run's present life, in order, since a user last started it by hand.
 
     That is since an attempt was given up, ended well or was interrupted, or since the user named a generation
-    to resume from. Of an attempt that died with its driver, only what it saved is known.
+    to resume from. Of an attempt that died with its driver, only what it saved is known, and of the newest
+    one the group, if its driver's last status says so.
     """
     endings: list[FailedAttempt] = []
     trust = _trust(store, run)
@@ -162,7 +164,7 @@ def read_failed_attempts(store: Store, run: str, view: LogView) -> list[FailedAt
         note = read_note(store, run, term, trust)
         if note is not None and note.how != "failed":
             break
-        endings.append(note.ending if note and note.ending else _unreported_failure(term, view))
+        endings.append(note.ending if note and note.ending else _unreported_failure(store, run, term, view))
         if note is not None and note.is_branch:
             break
     return endings[::-1]
@@ -221,7 +223,8 @@ def _terms(view: LogView) -> range:
     return range(view.term, first - 1, -1)
 
 
-def _unreported_failure(term: int, view: LogView) -> FailedAttempt:
+def _unreported_failure(store: Store, run: str, term: int, view: LogView) -> FailedAttempt:
+    told = read_status_file(store, run) if term == view.term else {}
     durable = [one for one in of_this_life(view) if one.term <= term and one.quarantined is None]
     newest = latest(durable)
     return FailedAttempt(
@@ -231,6 +234,7 @@ def _unreported_failure(term: int, view: LogView) -> FailedAttempt:
         ended_s=max((one.committed_s for one in durable), default=0.0),
         step=max((one.step for one in durable if one.term == term), default=0),
         durable_step=newest.step if newest else 0,
+        group=told.get("group") or "" if told.get("attempt") == term else "",
     )
 
 

@@ -28,7 +28,17 @@ from jobs.execution.outcomes import (
 )
 from jobs.recovery.journal import Journal
 from jobs.recovery.last_clean import last_clean
-from jobs.recovery.policy import FailedAttempt, GiveUp, Pair, Policy, Retry, RollBack, left_out, next_move
+from jobs.recovery.policy import (
+    FailedAttempt,
+    GiveUp,
+    Pair,
+    Policy,
+    Retry,
+    RollBack,
+    left_out,
+    next_group,
+    next_move,
+)
 from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
@@ -51,6 +61,10 @@ class Consequences(Protocol[End]):
     @property
     def mended(self) -> Mapping[Pair, float]:
         """When which nodes, that did not reach each other before, were seen to."""
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """The groups in which attempts may run, the preferred one first."""
 
     def failed(self, setback: Setback) -> End | None:
         """Adds the failure to ``history``. Returns an end if this failure decides nothing any more."""
@@ -75,7 +89,7 @@ def keep_trying(
             return outcome
         if (end := then.failed(outcome)) is not None:
             return end
-        match next_move(then.history, policy, then.mended):
+        match next_move(then.history, policy, then.mended, then.groups):
             case GiveUp(reason=why):
                 return then.give_up(outcome, why)
             case Retry() | RollBack() as move:
@@ -96,6 +110,9 @@ class RecoveryLoop:
     Without a ``policy`` a failed attempt is only noted: the program that started the processes decides.
     ``pause`` waits so many seconds, or until a stop request. ``task`` is the task of the attempt that runs or
     has just failed, if it got a task. ``newest`` is the newest task of all attempts.
+
+    ``group`` is that of the next attempt, or of the one that runs. An attempt that fails says before it ends
+    whether its group ``is_full``.
     """
 
     journal: Journal
@@ -108,6 +125,12 @@ class RecoveryLoop:
     task: Task | None = None
     newest: Task | None = None
     mended: Mapping[Pair, float] = field(default_factory=dict)
+    groups: Sequence[str] = ()
+    is_full: bool = False
+    group: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.group = next_group(self.history, self.policy or Policy(), self.groups)
 
     @property
     def history(self) -> Sequence[FailedAttempt]:
@@ -119,7 +142,7 @@ class RecoveryLoop:
         """
         self.task = self.newest = self.journal.begins(task)
         self.rollback.quarantine_late(task.term)
-        self.display.begins(task.term)
+        self.display.begins(task.term, task.group)
         return self.task
 
     def work(self, attempt: Callable[[tuple[str, ...]], Outcome]) -> RunEnd | Setback:
@@ -159,6 +182,7 @@ class RecoveryLoop:
         self.journal.note(self.task, "failed", ending, setback.log_tail)
         self._record_incident(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
         self.display.note(self._going_on(ending, move))
+        self.group = move.group or self.group
         self.display.waits(move.after_s, ending.reason)
         stop_request = self.pause(move.after_s)
         return Cancelled(stop_request=stop_request) if stop_request else None
@@ -175,7 +199,7 @@ class RecoveryLoop:
         return outcome
 
     def _try(self, attempt: Callable[[tuple[str, ...]], Outcome], without: tuple[str, ...]) -> Outcome:
-        self.task = None
+        self.task, self.is_full = None, False
         try:
             # Must happen before the next attempt chooses its generation.
             self._quarantine_spoilt()
@@ -219,7 +243,8 @@ class RecoveryLoop:
         step = self._durable_step(self.journal.repository.view)
         where = f"from step {step}" if step else "from the beginning"
         without = f", without {', '.join(move.without)}" if move.without else ""
-        return f"{what}: {ending.reason}; trying again in {move.after_s:g} s {where}{without}"
+        in_group = f", in group {move.group}" if move.group not in ("", ending.group) else ""
+        return f"{what}: {ending.reason}; trying again in {move.after_s:g} s {where}{in_group}{without}"
 
     def _ending(self, setback: Setback, view: LogView) -> FailedAttempt:
         heard, durable_step = self.display.last_step(), self._durable_step(view)
@@ -230,6 +255,8 @@ class RecoveryLoop:
             ended_s=self.clock(),
             step=heard.step if heard else durable_step,
             durable_step=durable_step,
+            group=self.group,
+            is_full=self.is_full,
         )
         return _as_told(reached, setback) if isinstance(setback, Failed) else reached
 

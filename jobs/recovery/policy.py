@@ -8,7 +8,7 @@ makes none is given up after a bounded number of attempts.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile, pairwise, product
+from itertools import dropwhile, pairwise, product, takewhile
 from math import inf
 
 from cluster.probe.broken_ways import ends_to_leave
@@ -55,7 +55,8 @@ class FailedAttempt:
     """How one attempt failed: at ``step``, when the newest durable generation was of ``durable_step``.
 
     ``nodes`` are those of the ranks that the failure is about, ``all_nodes`` those of all ranks. Both are
-    empty if nobody knows.
+    empty if nobody knows, and so is ``group``. ``is_full``: the group has no room, not even for the run's
+    smallest size.
     """
 
     term: int
@@ -67,6 +68,8 @@ class FailedAttempt:
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     all_nodes: tuple[str, ...] = ()
+    group: str = ""
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +92,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Start the next attempt after ``after_s`` seconds. Nothing is to run on the nodes ``without``."""
+    """Start the next attempt after ``after_s`` seconds. Nothing is to run on the nodes ``without``. Of a run
+    with several groups it starts in ``group``.
+    """
 
     after_s: float
     without: tuple[str, ...] = ()
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,7 @@ class RollBack:
     after_s: float
     num_generations: int
     without: tuple[str, ...] = ()
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,23 +128,48 @@ Move = Retry | RollBack | GiveUp
 
 
 def next_move(
-    history: Sequence[FailedAttempt], policy: Policy, mended: Mapping[Pair, float] | None = None
+    history: Sequence[FailedAttempt],
+    policy: Policy,
+    mended: Mapping[Pair, float] | None = None,
+    groups: Sequence[str] = (),
 ) -> Move:
     """What to do after the last attempt of ``history``, which has the failed attempts of one run in order.
 
-    ``mended`` is that of ``left_out``.
+    ``mended`` is that of ``left_out``, and ``groups`` are those in which the run may go on.
     """
     last, recent = history[-1], since_progress(history)
-    if reason := _hopeless(last, history, recent, policy):
+    if reason := _hopeless(last, recent, policy) or _hopeless_everywhere(history, policy, groups):
         return GiveUp(reason=reason)
-    after_s = _pause(last.cause, _num_alike(last, recent), policy)
+    group = next_group(history, policy, groups)
+    here = recent if last.cause in _OUTAGES else _in_group(last.group, recent, groups)
+    after_s = _pause(last.cause, _num_alike(last, here), policy)
+    if len(groups) > 1 and group != last.group and not _was_full(group, history):
+        after_s = 0.0
     without = left_out(history, mended)
     if last.cause == "invalid loss":
         num_before = _num_alike(last, recent) - 1
-        return RollBack(after_s=after_s, num_generations=num_before, without=without)
+        return RollBack(after_s=after_s, num_generations=num_before, without=without, group=group)
     if last.cause == "corruption":
-        return RollBack(after_s=after_s, num_generations=0, without=without)
-    return Retry(after_s=after_s, without=without)
+        return RollBack(after_s=after_s, num_generations=0, without=without, group=group)
+    return Retry(after_s=after_s, without=without, group=group)
+
+
+def next_group(history: Sequence[FailedAttempt], policy: Policy, groups: Sequence[str]) -> str:
+    """The one of ``groups`` in which the next attempt runs; empty without any.
+
+    The first one, until an attempt has failed. A run stays in its group until that is full, or until a run
+    with no other group would be given up. Then the one after it follows, and the first after the last.
+    """
+    if len(groups) < 2:
+        return "".join(groups)
+    last = next((one for one in reversed(history) if one.group in groups), None)
+    if last is None:
+        return groups[0]
+    hopeless = _hopeless_groups(history, policy, groups)
+    place = groups.index(last.group)
+    others = [*groups[place + 1 :], *groups[:place]]
+    in_order = [*others, last.group] if last.is_full else [last.group, *others]
+    return next((group for group in in_order if group not in hopeless), last.group)
 
 
 def since_progress(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
@@ -227,24 +259,61 @@ def _is_blamed(one: FailedAttempt) -> bool:
     return len(one.nodes) <= max(1, most)
 
 
-def _hopeless(
-    last: FailedAttempt, history: Sequence[FailedAttempt], recent: list[FailedAttempt], policy: Policy
-) -> str | None:
+def _was_full(group: str, history: Sequence[FailedAttempt]) -> bool:
+    """Whether ``group`` is one of those that were full one after another just now."""
+    return any(one.group == group for one in takewhile(lambda one: one.is_full, reversed(history)))
+
+
+def _hopeless(last: FailedAttempt, recent: list[FailedAttempt], policy: Policy) -> str | None:
+    """Why to give up, whatever other groups there are."""
     if last.cause == "refused":
         return "it can't succeed like this"
     if last.cause != "preempted" and policy.max_attempts is not None:
         num_failed = sum(one.cause != "preempted" for one in recent)
         if num_failed >= policy.max_attempts:
             return f"{_attempts(num_failed)} without a newer checkpoint"
+    return _too_long(last, recent, policy) if last.cause in _OUTAGES else None
+
+
+def _hopeless_everywhere(
+    history: Sequence[FailedAttempt], policy: Policy, groups: Sequence[str]
+) -> str | None:
+    """Why there is no group to go on in."""
+    names = groups if len(groups) > 1 else ("",)
+    reasons = _hopeless_groups(history, policy, names)
+    return None if len(reasons) < len(names) else reasons.get(history[-1].group, next(iter(reasons.values())))
+
+
+def _hopeless_groups(
+    history: Sequence[FailedAttempt], policy: Policy, groups: Sequence[str]
+) -> Mapping[str, str]:
+    """The groups in which no attempt is to follow before there was progress, and why."""
+    reasons = {}
+    for group in groups:
+        own = _in_group(group, history, groups)
+        recent = _in_group(group, since_progress(history), groups)
+        if recent and (reason := _hopeless_here(recent[-1], own, recent, policy)):
+            reasons[group] = reason
+    return reasons
+
+
+def _in_group(group: str, history: Sequence[FailedAttempt], groups: Sequence[str]) -> Sequence[FailedAttempt]:
+    """Those that count for one of ``groups``. For a single group all do, and a failure of which nobody knows
+    the group counts for each.
+    """
+    return [one for one in history if one.group in ("", group)] if len(groups) > 1 else history
+
+
+def _hopeless_here(
+    last: FailedAttempt, history: Sequence[FailedAttempt], recent: Sequence[FailedAttempt], policy: Policy
+) -> str | None:
     same = [one for one in history[:-1] if _is_same(one, last)]
     if same and not (len(same) == 1 and _is_of_a_node(same[0], last)):
         what = "out of memory" if last.cause == "out of memory" else "the same error"
         how_often = "twice" if len(same) == 1 else f"{len(same) + 1} times"
         return f"{what} at step {last.step} {how_often}"
     match last.cause:
-        case "store" | "no room" | "cluster away":
-            return _too_long(last, recent, policy)
-        case "preempted":
+        case "store" | "no room" | "cluster away" | "preempted" | "refused":
             return None
         case "invalid loss" | "corruption":
             is_over = _num_alike(last, recent) > policy.step_backs
@@ -271,14 +340,14 @@ def _waited_s(cause: Cause, recent: list[FailedAttempt], policy: Policy) -> floa
     return sum(min(max(0.0, after - before), policy.patience_s / 2) for before, after in pairwise(times))
 
 
-def _too_often(last: FailedAttempt, recent: list[FailedAttempt], policy: Policy) -> str | None:
+def _too_often(last: FailedAttempt, recent: Sequence[FailedAttempt], policy: Policy) -> str | None:
     kind = _KINDS[last.cause]
     most = {"lost workers": policy.losses, "hangs": policy.hangs, "errors": policy.errors}[kind]
     count = _num_alike(last, recent)
     return f"{count} {kind} without a newer checkpoint" if count >= most else None
 
 
-def _num_alike(last: FailedAttempt, recent: list[FailedAttempt]) -> int:
+def _num_alike(last: FailedAttempt, recent: Sequence[FailedAttempt]) -> int:
     kind = _KINDS.get(last.cause, last.cause)
     return sum(_KINDS.get(one.cause, one.cause) == kind for one in recent)
 

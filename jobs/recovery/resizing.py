@@ -84,9 +84,18 @@ class Resizing:
         While there are smaller sizes to try, it waits no longer than for a spare, or a minute. The room may
         be that of a dead node that is still listed.
         """
-        if self._outlook.wanted == self._sizes[0]:
+        if self.is_at_smallest:
             return most_s
         return min(most_s, max(self._patience.wait_for_spare_s, _LEAST_SCHEDULE_TIMEOUT_S))
+
+    @property
+    def smallest(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def is_at_smallest(self) -> bool:
+        """Whether the size that was chosen last is the smallest one."""
+        return self._outlook.wanted == self._sizes[0]
 
     def had_no_place(self) -> None:
         """The size that was chosen last could not be placed: the free devices are spread. Until the room

@@ -43,15 +43,16 @@ class RunState:
         self._since = now
         self._why: str | None = None
         self._attempt: int | None = None
+        self._group: str | None = None
         self._retry_at: float | None = None
         self._told: Progress | None = None
         self._durable: tuple[int, float] | None = None
         self._checked_step: int | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_MOST_POINTS)
 
-    def begins(self, attempt: int, now: float) -> None:
+    def begins(self, attempt: int, now: float, group: str | None = None) -> None:
         """``attempt`` counts all of the run's attempts, whichever driver made them."""
-        self._attempt = attempt
+        self._attempt, self._group = attempt, group
         self._points.clear()
         self._enter("starting", now)
 
@@ -112,6 +113,7 @@ class RunState:
             "stage": self.stage,
             "since_s": wall_s - (now - self._since),
             "why": self._why,
+            "group": self._group,
             "has_lease": self._attempt is not None,
             "retry_at_s": None if self._retry_at is None else wall_s + self._retry_at - now,
             "eta_s": self._eta_s(),

@@ -96,11 +96,11 @@ class RunDisplay:
         with self._lock:
             return self._state.last_step(self._ticks())
 
-    def begins(self, attempt: int) -> None:
-        """``attempt`` is the attempt's term in the run's log."""
+    def begins(self, attempt: int, group: str | None = None) -> None:
+        """``attempt`` is the attempt's term in the run's log, and ``group`` where it runs, if known."""
         with self._lock:
             self._start = self._end = None
-            self._state.begins(attempt, self._ticks())
+            self._state.begins(attempt, self._ticks(), group)
             self._changed()
 
     def waits(self, for_s: float, why: str) -> None:

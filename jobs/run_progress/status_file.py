@@ -12,7 +12,7 @@ from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 _INTERVAL_S = 2.0
 _MOST_BYTES = 1_000_000
 _MOST = 1e300  # Whole numbers beyond it may be no floats.
-_TEXTS = {"stage", "why", "driver"}
+_TEXTS = {"stage", "why", "driver", "group"}
 _NUMBERS = {
     "num_steps",
     "loss",

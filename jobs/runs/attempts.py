@@ -12,7 +12,7 @@ from functools import partial
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Resumed
 from cluster.environment import long_run_environment
-from cluster.inventory import WorkerGroup
+from cluster.inventory import ClusterError, WorkerGroup
 from jobs.alerts.link_looks import LinkLooks
 from jobs.alerts.notifier import Notifier
 from jobs.alerts.rules import Alarms
@@ -58,15 +58,16 @@ _LOOK_EVERY_S = 5.0
 class Driver:
     """One start of a run, and the parts that it works with.
 
-    ``make_task`` takes the world size and the time of the lease. Without ``may_retry`` the first failed
-    attempt is the last, unless it was preempted.
+    ``groups`` are those in which attempts may run, the preferred one first. ``make_task`` takes one of them,
+    the world size and the time of the lease. Without ``may_retry`` the first failed attempt is the last,
+    unless it was preempted.
     """
 
     executor: Executor
     spec: RunSpec
-    group: WorkerGroup
+    groups: Sequence[WorkerGroup]
     repository: Repository
-    make_task: Callable[[int, float], Task]
+    make_task: Callable[[WorkerGroup, int, float], Task]
     display: RunDisplay
     gauges: RunGauges
     stop_signals: StopSignals
@@ -81,8 +82,11 @@ class Driver:
             return None
         return policy if self.may_retry else replace(policy, max_attempts=1)
 
-    def keeps_spares(self) -> bool:
-        return self.may_retry and self.spec.recovery.keeps_spares(self.group)
+    def group(self, name: str) -> WorkerGroup:
+        return next(group for group in self.groups if group.name == name)
+
+    def keeps_spares(self, group: WorkerGroup) -> bool:
+        return self.may_retry and self.spec.recovery.keeps_spares(group)
 
 
 def work(driver: Driver) -> RunEnd | Setback:
@@ -90,35 +94,38 @@ def work(driver: Driver) -> RunEnd | Setback:
     clock, outbox = steady(), IncidentOutbox(driver.repository.store)
     notifier = _notifier(driver, outbox)
     mended = dict[Pair, float]()
+    attempts: _Attempts
     parted = PartedNodes(
         mended=mended,
         history=lambda: recovery.history,
-        unreached=partial(driver.executor.unreached, driver.group),
+        unreached=lambda nodes: driver.executor.unreached(attempts.group, nodes),
         say=driver.display.note,
         clock=clock,
     )
-    resizing = _resizing(driver, parted, partial(_pause, driver.stop_signals, [notifier.look]))
     recovery = RecoveryLoop(
         journal=open_journal(driver.repository),
         rollback=Rollback(repository=driver.repository),
         display=driver.display,
         outbox=outbox,
         policy=driver.policy(),
-        pause=partial(_pause, driver.stop_signals, [notifier.look, resizing.look_between]),
+        pause=lambda for_s: _pause(
+            driver.stop_signals, [notifier.look, attempts.resizing.look_between], for_s
+        ),
         clock=clock,
         mended=mended,
+        groups=[group.name for group in driver.groups],
     )
     attempts = _Attempts(
         driver=driver,
         recovery=recovery,
-        resizing=resizing,
         parted=parted,
         notifier=notifier,
         links=LinkLooks(
-            driver.spec.alarms.slow_link, partial(driver.executor.way_rates, driver.group), notifier.hear
+            driver.spec.alarms.slow_link,
+            lambda nodes, is_wanted: driver.executor.way_rates(attempts.group, nodes, is_wanted),
+            notifier.hear,
         ),
         clock=clock,
-        keeps_spares=driver.keeps_spares(),
     )
     with outbox, notifier, attempts.links:
         end = recovery.work(attempts.attempt)
@@ -137,16 +144,6 @@ def _notifier(driver: Driver, outbox: IncidentOutbox) -> Notifier:
         run=driver.repository.run,
         store=driver.repository.store.url,
         newest_term=driver.repository.view.term,
-    )
-
-
-def _resizing(driver: Driver, parted: PartedNodes, pause: Callable[[float], StopRequest | None]) -> Resizing:
-    return Resizing(
-        driver.executor.sizes(driver.spec.sizes, driver.group),
-        driver.spec.elastic,
-        lambda without: driver.executor.room(driver.group, parted.still(without)),
-        driver.display.note,
-        pause=pause,
     )
 
 
@@ -173,17 +170,63 @@ class _Attempts:
 
     driver: Driver
     recovery: RecoveryLoop
-    resizing: Resizing
     parted: PartedNodes
     notifier: Notifier
     links: LinkLooks
     clock: Callable[[], float]
-    keeps_spares: bool
+    group: WorkerGroup = field(init=False)
+    resizing: Resizing = field(init=False)
+    has_memory_for_spares: bool = True
     ended_by: Cause | None = None
     forgiven: Counter[str] = field(default_factory=Counter)
     reported_surplus: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self._enter(self.driver.group(self.recovery.group))
+
     def attempt(self, without: tuple[str, ...]) -> Outcome:
+        if self.recovery.group != self.group.name:
+            self._enter(self.driver.group(self.recovery.group))
+        outcome = self._attempt(without)
+        return outcome if self.driver.repository.view.term else self._first_with_room(without, outcome)
+
+    def _is_full(self, setback: Setback) -> bool:
+        """Whether the group of the attempt that has just failed has no room for the run's smallest size. That
+        it is only in use is not known before an attempt has waited for room.
+        """
+        if setback.cause != "preempted" or len(self.driver.groups) == 1:
+            return setback.cause == "no room" and self.resizing.is_at_smallest
+        num_there = self.driver.executor.num_there(self.group)
+        return num_there is not None and num_there < self.resizing.smallest
+
+    def _enter(self, group: WorkerGroup) -> None:
+        driver = self.driver
+        self.group = group
+        self.resizing = Resizing(
+            driver.executor.sizes(driver.spec.sizes, group),
+            driver.spec.elastic,
+            lambda without: driver.executor.room(group, self.parted.still(without)),
+            driver.display.note,
+            pause=partial(_pause, driver.stop_signals, [self.notifier.look]),
+        )
+        driver.gauges.moves_to(group.device)
+
+    def _first_with_room(self, without: tuple[str, ...], outcome: Outcome) -> Outcome:
+        """The outcome in the first group with room, of a run that never ran: it waits for room nowhere."""
+        refusals = list[str]()
+        for group in (*self.driver.groups[1:], None):
+            if not (isinstance(outcome, Unmendable) and isinstance(outcome.error, ClusterError)):
+                break
+            refusals.append(str(outcome.error))
+            if group is None:
+                return Unmendable(error=ClusterError("; ".join(refusals)))
+            self.driver.display.note(f"{outcome.error}; tries group {group.name}")
+            self.recovery.group = group.name
+            self._enter(group)
+            outcome = self._attempt(without)
+        return outcome
+
+    def _attempt(self, without: tuple[str, ...]) -> Outcome:
         without = self.parted.still(without)
         size = self.resizing.next_size(without)
         if isinstance(size, StopRequest):
@@ -195,7 +238,7 @@ class _Attempts:
         return outcome
 
     def _order(self, size: int, without: tuple[str, ...]) -> AttemptOrder:
-        spec, group = self.driver.spec, self.driver.group
+        spec, group = self.driver.spec, self.group
         return AttemptOrder(
             group=group,
             without=without,
@@ -206,14 +249,14 @@ class _Attempts:
             # A rank may wait for memory at the step boundary while the others are in the next step.
             collective_timeout_s=_COLLECTIVE_TIMEOUT_S + spec.checkpoint.deadline_s,
             hang_timeout_s=spec.limits.hang_timeout_s,
-            keeps_spares=self.keeps_spares,
+            keeps_spares=self.has_memory_for_spares and self.driver.keeps_spares(group),
             strategy=spec.strategy,
             stop_request=self._stop_request,
         )
 
     def _begin(self, world_size: int) -> Task | StoreAway | Unmendable:
         try:
-            task = self.recovery.begin(self.driver.make_task(world_size, self.clock()))
+            task = self.recovery.begin(self.driver.make_task(self.group, world_size, self.clock()))
             if self.ended_by in _FROM_OUTSIDE:
                 self._forgive(task.term)
         except EXPECTED as error:
@@ -246,9 +289,10 @@ class _Attempts:
     def _failed(self, setback: Setback) -> None:
         self.ended_by = self.ended_by or setback.cause
         # The spare processes may hold the memory that was missing.
-        self.keeps_spares &= setback.cause != "out of memory"
+        self.has_memory_for_spares &= setback.cause != "out of memory"
         if setback.cause == "no room":
             self.resizing.had_no_place()
+        self.recovery.is_full = self._is_full(setback)
         self.notifier.failed(setback.cause, setback.reason)
         self.driver.gauges.failed(setback.cause, time.monotonic())
 

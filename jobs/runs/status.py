@@ -18,6 +18,7 @@ from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import LogView
 from checkpointing.stores.contract import Store, StoreError
+from cluster.inventory import LOCAL_GROUP
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_USAGE, run_command
 from jobs.commandline.output import printable
 from jobs.commandline.store_waits import open_to_read, waits_told
@@ -104,6 +105,7 @@ def reported_status(
         "steps_at_risk": step - (newest.step if newest else 0),
         "num_generations": len(generations),
         "attempts": view.term,
+        "group": reported.get("group") if reported.get("attempt") == view.term else None,
         "stop_asked": view.stop_asked,
         "stopped_step": view.stopped_step,
     }
@@ -202,7 +204,8 @@ def _status(args: argparse.Namespace) -> int:
 
 def _text(found: dict[str, Any]) -> str:
     steps = f"{found['step']}/{found['num_steps']}" if found["num_steps"] else str(found["step"])
-    lines = [f"{found['run']}: {state_text(found)}, step {steps}, attempt {found['attempts']}"]
+    where = f" in group {found['group']}" if found["group"] not in (None, LOCAL_GROUP) else ""
+    lines = [f"{found['run']}: {state_text(found)}, step {steps}, attempt {found['attempts']}{where}"]
     if found["loss"] is not None:
         lines.append(f"loss {found['loss']:.4f}")
     if found["stage"] == "training" and found["tokens_per_s"] is not None:

@@ -163,6 +163,7 @@ class Supervisor:
     ) -> None:
         self.history: list[FailedAttempt] = []
         self.mended: dict[Pair, float] = {}
+        self.groups: tuple[str, ...] = ()
         self._repository = repository
         self._start = start
         self._policy = policy

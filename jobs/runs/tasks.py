@@ -97,14 +97,12 @@ class Tasks:
         self,
         spec: RunSpec,
         repository: Repository,
-        group: WorkerGroup,
         beginning: Beginning,
         tokens: Data | None,
         presence: DriverPresence,
     ) -> None:
         self._spec = spec
         self._repository = repository
-        self._group = group
         self._beginning = beginning
         self._tokens = tokens
         self._presence = presence
@@ -113,8 +111,8 @@ class Tasks:
         self._term: int | None = None
         self._is_first = True
 
-    def make(self, world_size: int, leased_s: float) -> Task:
-        """Takes the lease, which fences every earlier attempt, and makes the task.
+    def make(self, group: WorkerGroup, world_size: int, leased_s: float) -> Task:
+        """Takes the lease, which fences every earlier attempt, and makes the task of one in ``group``.
 
         Raises ``Fenced`` if another driver has taken the run over since this driver last took the lease, or
         tried to.
@@ -133,7 +131,7 @@ class Tasks:
         if self._is_first and (self._tokens or begins.fresh):
             repository.store.put(name_of(repository.run), encode(read_sources(self._spec, self._tokens)))
         self._is_first = False
-        return self._task(world_size, leased_s, term, described)
+        return self._task(group, world_size, leased_s, term, described)
 
     def _spoilt(self) -> Spoilt:
         newest = read_newest(self._repository.store, self._repository.run, self._repository.view)
@@ -154,8 +152,10 @@ class Tasks:
         if view.term > self._term and view.owner != self._owner:
             raise taken_over(self._repository.run, view.term, view.owner)
 
-    def _task(self, world_size: int, leased_s: float, term: int, described: Mapping[str, Any]) -> Task:
-        spec, repository, group = self._spec, self._repository, self._group
+    def _task(
+        self, group: WorkerGroup, world_size: int, leased_s: float, term: int, described: Mapping[str, Any]
+    ) -> Task:
+        spec, repository = self._spec, self._repository
         samples, data = num_samples(spec, self._tokens), self._known()
         return Task(
             run=repository.run,

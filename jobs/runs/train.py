@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,18 +124,21 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
         if not args.fresh and args.resume == "latest" and _is_finished(repository, spec):
             check_unchanged(repository, without_data(described_run(spec, None)))
             return _say_finished(args, spec, repository) if executor.is_main_process else EXIT_OK
-        group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
-        tokens = find_data(spec)
-        check_kernel(spec, group, tokens)
+        inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
+        groups, tokens = _groups(spec, inventory), find_data(spec)
+        for group in groups:
+            check_kernel(spec, group, tokens)
         begins = _checked(spec, repository, begins, tokens)
-        tasks = Tasks(spec, repository, group, begins, tokens, presence)
+        tasks = Tasks(spec, repository, begins, tokens, presence)
         display = RunDisplay(run, quiet=args.json, silent=not executor.is_main_process)
         status = StatusFile(store, run, presence.own, is_fresh=begins.fresh, may_speak=presence.may_speak)
-        gauges = RunGauges(group.device, time.monotonic())
+        gauges = RunGauges(groups[0].device, time.monotonic())
         with status, display, Emitter(gauges, RayGauges(run).publish):
             display.on_progress(status.tell, gauges.tell)
             if is_folder_gone:
                 display.note(f"{spec.model.path} is gone; the model is that of the run's last start")
+            if missing := _missing(spec, inventory):
+                display.note(f"{missing}; this driver goes on without")
             if executor.is_main_process:
                 stop_signals.listen(store, run, display.note)
                 if starts := executor.starts():
@@ -142,7 +146,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
             driver = Driver(
                 executor=executor,
                 spec=spec,
-                group=group,
+                groups=groups,
                 repository=repository,
                 make_task=tasks.make,
                 display=display,
@@ -172,11 +176,14 @@ def _show_plan(args: argparse.Namespace, spec: RunSpec, store: Store, run: str) 
     ) as executor:
         inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
         is_main_process = executor.is_main_process
-    group, tokens = _group(spec, inventory), find_data(spec)
-    check_kernel(spec, group, tokens)
+    groups, tokens = _groups(spec, inventory), find_data(spec)
+    for group in groups:
+        check_kernel(spec, group, tokens)
     begins = _checked(spec, repository, begins, tokens)
-    plan = plan_of(spec, repository, begins, inventory, group, tokens)
+    plan = plan_of(spec, repository, begins, inventory, groups, tokens)
     if is_main_process:
+        if missing := _missing(spec, inventory):
+            say(f"{missing}; a start goes on without", to=sys.stderr)
         print(json.dumps(as_data(plan), indent=1) if args.json else printable(plan_text(plan)))
         sys.stdout.flush()
     if not plan.can_be_placed:
@@ -242,12 +249,19 @@ def _export(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> 
         say(f"{repository.run}: {line}", to=sys.stderr if args.json else sys.stdout)
 
 
-def _group(spec: RunSpec, inventory: Inventory) -> WorkerGroup:
-    group = inventory.group(spec.group)
-    if group is None:
-        known = [group.name for group in inventory.groups]
-        raise ClusterError(
-            f"group: {inventory.source} has no group {spec.group!r} ({', '.join(known)})"
-            f"{nearest(spec.group, known)}"
-        )
-    return group
+def _groups(spec: RunSpec, inventory: Inventory) -> Sequence[WorkerGroup]:
+    """Those of the spec's groups that are there, in its order."""
+    groups = [group for name in spec.group if (group := inventory.group(name))]
+    if not groups:
+        raise ClusterError(_missing(spec, inventory))
+    return groups
+
+
+def _missing(spec: RunSpec, inventory: Inventory) -> str:
+    """Which of the spec's groups are not there; empty if all are."""
+    known = [group.name for group in inventory.groups]
+    missing = [name for name in spec.group if name not in known]
+    if not missing:
+        return ""
+    names = " and no group ".join(map(repr, missing))
+    return f"group: {inventory.source} has no group {names} ({', '.join(known)}){nearest(missing[0], known)}"

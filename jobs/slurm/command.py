@@ -133,6 +133,10 @@ def _parts(args: argparse.Namespace, work: Work) -> tuple[Part, ...]:
 
 
 def _only_group(work: Work) -> str:
+    if len(work.groups) > 1 and work.kind == "train":
+        raise SpecError(
+            [f"group: the spec names {', '.join(work.groups)}; say by --group which one this job's nodes are"]
+        )
     if len(work.groups) > 1:
         raise SpecError(
             [f"groups: the spec names {', '.join(work.groups)}; give each its nodes by --group NAME=OPTIONS"]
@@ -145,6 +149,8 @@ def _check_groups(given: list[str], work: Work) -> None:
 
     for group in given:
         check_plain_name(group, "--group")
+    if work.kind == "train" and not set(given).isdisjoint(work.groups):
+        return
     for wanted in work.groups:
         if wanted not in given:
             raise SpecError(

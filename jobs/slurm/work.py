@@ -16,7 +16,9 @@ Kind = Literal["sweep", "train"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """``groups`` are those that the spec names, or none if it takes all. ``text`` is the whole file."""
+    """``groups`` are those that the spec names, or none if it takes all. A sweep needs each of them, and a
+    run one at a time. ``text`` is the whole file.
+    """
 
     kind: Kind
     name: str
@@ -35,7 +37,7 @@ def read_work(path: Path, overrides: Sequence[str], run: str | None) -> Work:
         return Work(kind="sweep", name=sweep.name, store=sweep.store, groups=groups, text=_text(path))
     spec = RunSpec.load(path, overrides)
     name = check_plain_name(run, "--run") if run else spec.name
-    return Work(kind="train", name=name, store=spec.store, groups=(spec.group,), text=_text(path))
+    return Work(kind="train", name=name, store=spec.store, groups=spec.group, text=_text(path))
 
 
 def _is_sweep(path: Path) -> bool:

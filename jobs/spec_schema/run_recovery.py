@@ -1,16 +1,37 @@
-"""The sections about recovery: world sizes, failures, alarms, waiting times, and the end of a run."""
+"""The keys about recovery: groups, world sizes, failures, alarms, waiting times, and the end of a run."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    model_serializer,
+    model_validator,
+)
 
 from cluster.inventory import WorkerGroup
 from jobs.alerts.rules import Bounds, Ringing
 from jobs.recovery.policy import Policy
-from jobs.spec_schema.file import Count, Span, Strict
+from jobs.spec_schema.file import Count, Name, Several, Span, Strict
 from jobs.training.task.spikes import SpikeBound
 from reporting.results.redaction import without_credentials
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice!r} is named twice; expected each group once, the preferred one first")
+    return names
+
+
+def _as_stored(names: tuple[str, ...]) -> str | list[str]:
+    return names[0] if len(names) == 1 else list(names)
+
+
+# ``group: NAME``, or several of them, the preferred one first. A single one is stored as its name.
+Groups = Annotated[Several[Name], AfterValidator(_each_once), PlainSerializer(_as_stored)]
 
 
 class WorldSize(Strict):

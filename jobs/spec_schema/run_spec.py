@@ -31,6 +31,7 @@ from jobs.spec_schema.run_checkpoints import Checkpoint, RecordSettings
 from jobs.spec_schema.run_data import Data, EvaluationSettings
 from jobs.spec_schema.run_recovery import (
     AlarmSettings,
+    Groups,
     LossGuard,
     OnFinish,
     RecoverySettings,
@@ -54,7 +55,7 @@ class RunSpec(SpecFile):
     strategy: StrategyName = "ddp"
     world_size: WorldSize = WorldSize(min=1, max=1)
     elastic: ResizeWaits = ResizeWaits()
-    group: Name = "local"
+    group: Groups = ("local",)
     spread: bool = False
     precision: PrecisionName = "fp32"
     activation_checkpointing: CheckpointingName = "none"

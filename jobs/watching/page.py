@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from cluster.inventory import LOCAL_GROUP
 from jobs.watching.runs import RunRecords
 from jobs.watching.snapshot import Snapshot, problems
 from jobs.watching.sweeps import CellSeen, SweepRecords
@@ -149,6 +150,8 @@ def _now(status: Mapping[str, Any], run: LongRun | None) -> Markup:
         ("Steps at risk", count(status.get("steps_at_risk"))),
         ("Attempts", count(status.get("attempts"))),
     ]
+    if (group := status.get("group")) not in (None, LOCAL_GROUP):
+        facts.append(("Group", short(str(group))))
     if run is not None:
         restarts, goodput = count(len(run.recoveries)), fraction(run.goodput)
         facts += [("Restarts", restarts), ("Goodput", goodput), ("Power", _watts(run))]

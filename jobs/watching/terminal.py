@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from cluster.inventory import LOCAL_GROUP
 from jobs.commandline.output import printable
 from jobs.watching.runs import RunRecords
 from jobs.watching.snapshot import Snapshot, problems
@@ -83,7 +84,8 @@ def _of_run(status: Mapping[str, Any]) -> list[str]:
     age_s = status.get("newest_durable_age_s")
     facts.append("no checkpoint yet" if age_s is None else f"checkpoint {age_s:.0f} s old")
     facts.append(f"{status.get('steps_at_risk', 0)} steps at risk")
-    facts.append(f"attempt {status.get('attempts', 0)}")
+    where = f" in group {short(group)}" if (group := status.get("group")) not in (None, LOCAL_GROUP) else ""
+    facts.append(f"attempt {status.get('attempts', 0)}{where}")
     return facts + ([str(status["why"])] if status.get("why") else [])
 
 

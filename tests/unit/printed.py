@@ -104,6 +104,7 @@ class RunState:
     steps_at_risk: int
     num_generations: int
     attempts: int
+    group: str | None
     stop_asked: bool
     stopped_step: int | None
 
@@ -156,6 +157,7 @@ class StoppedBefore(_OfThisStart):
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
+    group: str
     world_size: int
     placement: str | None
     refused: str | None

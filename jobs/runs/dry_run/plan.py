@@ -1,6 +1,6 @@
 """Finds out what a start of a run would do. It reads the store, and writes nothing there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,10 +21,11 @@ from jobs.sweeps.plan import PREDICTION_ERROR, MemoryFit, memory_fit, seconds_pe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePlan:
-    """One world size at which the run may train. ``refused`` says why it can't be placed; ``fit`` and
-    ``placement`` are None then.
+    """One world size at which the run may train, in one of its groups. ``refused`` says why it can't be
+    placed; ``fit`` and ``placement`` are None then.
     """
 
+    group: str
     world_size: int
     placement: str | None
     refused: str | None
@@ -42,7 +43,8 @@ class SizePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """``sizes`` are in ascending order. ``begins`` says in words where the run would go on.
+    """``sizes`` are in ascending order, those of one group after those of another. ``begins`` says in words
+    where the run would go on.
 
     ``finished_step`` is set if nothing is left to do.
     """
@@ -57,6 +59,12 @@ class RunPlan:
     begins_at_step: int | None
     finished_step: int | None
     space: Forecast
+
+    @property
+    def group(self) -> str:
+        """The first group that has a place for the run, or the first of all."""
+        placed = (size.group for size in self.sizes if size.placement)
+        return next(placed, self.sizes[0].group)
 
     @property
     def can_be_placed(self) -> bool:
@@ -74,7 +82,7 @@ def plan_of(
     repository: Repository,
     begins: Beginning,
     inventory: Inventory,
-    group: WorkerGroup,
+    groups: Sequence[WorkerGroup],
     tokens: Data | None,
 ) -> RunPlan:
     step, words = _where(repository, begins)
@@ -91,6 +99,7 @@ def plan_of(
         num_steps=num_steps,
         sizes=tuple(
             _size(spec, size, inventory, group, num_steps, in_parts=have_a_mask(spec, group, tokens))
+            for group in groups
             for size in spec.sizes
         ),
         begins=words,
@@ -119,6 +128,7 @@ def _size(
     recipe = spec.recipe(world_size, num_steps=num_steps)
     is_placed = isinstance(answer, Placed)
     return SizePlan(
+        group=group.name,
         world_size=world_size,
         placement=answer.describe() if isinstance(answer, Placed) else None,
         refused=None if isinstance(answer, Placed) else answer.reason,
@@ -150,13 +160,14 @@ def as_data(plan: RunPlan) -> Mapping[str, Any]:
         "schema_version": 1,
         "run": plan.run,
         "store": plan.store,
-        "group": plan.spec.group,
+        "group": plan.group,
         "num_steps": plan.num_steps,
         "begins": plan.begins,
         "begins_at_step": plan.begins_at_step,
         "finished_step": plan.finished_step,
         "sizes": [
             {
+                "group": size.group,
                 "world_size": size.world_size,
                 "placement": size.placement,
                 "refused": size.refused,

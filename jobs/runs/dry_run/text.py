@@ -1,6 +1,7 @@
 """Shows the plan of a start to people."""
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from jobs.runs.dry_run.plan import RunPlan, SizePlan
 from reporting.analysis.formatting import counted
@@ -31,8 +32,12 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
         yield "begins", plan.begins
     yield "on", plan.source
     left = 0 if plan.finished_step is not None else plan.num_steps - (plan.begins_at_step or 0)
-    for size in plan.sizes[-_MOST_SIZES:]:
-        yield from _size_lines(size, left)
+    by_group = [tuple(sizes) for _, sizes in groupby(plan.sizes, key=lambda size: size.group)]
+    if len(by_group) > 1:
+        yield "in turn", ", then ".join(sizes[0].group for sizes in by_group)
+    for sizes in by_group:
+        for size in sizes[-_MOST_SIZES:]:
+            yield from _size_lines(size, left)
     yield from _save_lines(plan)
 
 

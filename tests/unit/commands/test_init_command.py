@@ -66,7 +66,7 @@ def test_a_training_for_odd_machines_can_be_placed_there_and_fits(one: WorkerGro
     assert isinstance(chosen, Chosen)
     assert chosen.fit.is_within
     spec = loaded_run(chosen)
-    assert spec.group == one.name
+    assert spec.group == (one.name,)
     assert spec.recipe() == chosen.recipe
     assert spec.num_steps(spec.data.samples) == 40
 

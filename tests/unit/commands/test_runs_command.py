@@ -53,6 +53,17 @@ def test_the_newest_run_comes_first_with_its_step_and_its_newest_checkpoint() ->
     assert "none" in lines[3]
 
 
+def test_a_group_that_a_driver_named_has_a_column() -> None:
+    store = MemoryStore()
+    begin(store, "here", step=7)
+    assert "group" not in text(store)
+    begin(store, "there", step=9)
+    store.put("runs/there/status.json", b'{"attempt": 1, "group": "amd", "stage": "failed"}')
+    lines = text(store).splitlines()
+    assert lines[0].split()[:3] == ["run", "state", "group"]
+    assert ["amd" in line for line in lines[1:]] == [False, True]
+
+
 def test_a_store_of_an_older_version_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

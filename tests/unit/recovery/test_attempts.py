@@ -115,6 +115,9 @@ class Cluster:
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
         return 1
 
+    def num_there(self, group: WorkerGroup) -> int:
+        raise NotImplementedError
+
     def unreached(self, group: WorkerGroup, nodes: Sequence[str]) -> set[frozenset[str]]:
         raise NotImplementedError
 
@@ -172,9 +175,9 @@ class Loading(Cluster):
         driver = Driver(
             executor=self,
             spec=RunSpec.model_validate_json(spec).model_copy(update={"checkpoint": saves}),
-            group=self.group,
+            groups=[self.group],
             repository=self.repository,
-            make_task=lambda world_size, leased_s: self.lease(),
+            make_task=lambda group, world_size, leased_s: self.lease(),
             display=RunDisplay("r", quiet=True, silent=True),
             gauges=RunGauges(None, 0.0),
             stop_signals=StopSignals(),
@@ -363,9 +366,9 @@ def elastic(cluster: Cluster, stop_signals: StopSignals) -> RunEnd | Setback:
     driver = Driver(
         executor=cluster,
         spec=spec,
-        group=group(vendor="nvidia"),
+        groups=[group(vendor="nvidia")],
         repository=repository,
-        make_task=lambda world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
+        make_task=lambda group, world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
         display=RunDisplay("r", quiet=True, silent=True),
         gauges=RunGauges(None, 0.0),
         stop_signals=stop_signals,

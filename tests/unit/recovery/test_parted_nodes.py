@@ -102,6 +102,7 @@ class Tries:
 
     history: list[FailedAttempt]
     mended: dict[Pair, float]
+    groups: tuple[str, ...] = ()
     without: list[tuple[str, ...]] = field(default_factory=list)
     told: list[tuple[str, ...]] = field(default_factory=list)
 

@@ -22,6 +22,12 @@ available_node_types:
     resources: {CPU: 96, GPU: 8}
     labels: {longhaul.group: nvidia, longhaul.vendor: nvidia, longhaul.device: H100-SXM}
 """
+AMD = """
+  amd:
+    max_workers: 4
+    resources: {CPU: 96, GPU: 8}
+    labels: {longhaul.group: amd, longhaul.vendor: amd, longhaul.device: MI300X}
+"""
 LARGE = """
 name: large
 model: llama-3.1-8b
@@ -80,6 +86,25 @@ def test_what_saves_may_take_of_each_nodes_disk_stands_beside_what_they_take(
 ) -> None:
     assert large("--set", "checkpoint.local.max_bytes=200000000000") == 0
     assert "and on each node in /nvme/run: 144.54 GB, of at most 200.00 GB" in capsys.readouterr().out
+
+
+def test_of_several_groups_each_has_its_place_and_the_first_that_has_one_is_named(
+    capsys: pytest.CaptureFixture[str], golden: Golden, tmp_path: Path
+) -> None:
+    Path("cluster.yaml").write_text(CLUSTER + AMD, encoding="utf-8")
+    turns = ("--set", "group=[nvidia, amd]", "--set", "world_size=12")
+    assert large(*turns, "--set", "spread=true") == 0
+    golden("train_dry_run_turns.txt", capsys.readouterr().out.replace(str(tmp_path), "FOLDER"))
+    for sizes, first in (("12", "nvidia"), ("24", "amd"), ("48", "nvidia")):
+        assert large(*turns, "--set", f"world_size={sizes}", "--json") == (1 if sizes == "48" else 0)
+        found = checked("train_dry_run", capsys.readouterr().out)
+        assert (found["group"], [size["group"] for size in found["sizes"]]) == (first, ["nvidia", "amd"])
+
+
+def test_a_group_that_is_not_there_is_named_while_another_one_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert large("--set", "group=[nvida, nvidia]") == 0
+    said = capsys.readouterr().err
+    assert "has no group 'nvida' (nvidia); did you mean 'nvidia'?; a start goes on without" in said
 
 
 def test_it_starts_no_ray_and_loads_no_torch_also_under_keep() -> None:

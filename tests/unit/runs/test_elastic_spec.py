@@ -1,4 +1,4 @@
-"""What a run's spec says of its world sizes, and what it may not say."""
+"""What a run's spec says of its world sizes and its groups, and what it may not say."""
 
 from pathlib import Path
 
@@ -49,6 +49,24 @@ def test_neighbours_that_share_a_copy_divide_every_size(tmp_path: Path) -> None:
     assert load(tmp_path, within + "2").recipe(4).num_copies == 2
     with pytest.raises(SpecError, match=r"shard_within: 4 does not divide 2 ranks; .* one of 1, 2$"):
         load(tmp_path, within + "4")
+
+
+@pytest.mark.parametrize(
+    ("written", "groups", "stored"),
+    [
+        ("", ("local",), "local"),
+        ("group: amd", ("amd",), "amd"),
+        ("group: [amd]", ("amd",), "amd"),
+        ("group: [nvidia, amd]", ("nvidia", "amd"), ["nvidia", "amd"]),
+    ],
+)
+def test_one_group_is_stored_as_its_name_and_several_as_a_list(
+    written: str, groups: tuple[str, ...], stored: object, tmp_path: Path
+) -> None:
+    spec = load(tmp_path, written)
+    assert spec.group == groups
+    assert spec.model_dump(mode="json")["group"] == stored
+    assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 @pytest.mark.parametrize("written", ["world_size: 3\n", "world_size:\n  min: 1\n  max: 3\n"])

@@ -79,6 +79,9 @@ BAD_FILES = {
     "offloading without slices": GOOD + "strategy: zero2\noffload: optimizer\n",
     "an unknown thing to offload": GOOD + "strategy: zero3\noffload: params\n",
     "a kernel that does not repeat": GOOD + "deterministic: true\nattention: cudnn\n",
+    "a group twice": GOOD + "group: [nvidia, amd, nvidia]\n",
+    "a list of no group": GOOD + "group: []\n",
+    "a group without a name in a list": GOOD + "group: [nvidia, 5]\n",
     "two mistakes": GOOD + "strategy: dpp\ncheckpoint: {on_busy: waits}\n",
 }
 

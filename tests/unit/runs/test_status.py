@@ -95,6 +95,7 @@ def test_without_a_word_of_the_run_its_log_says_how_far_it_is(repository: Reposi
         "steps_at_risk": 0,
         "num_generations": 2,
         "attempts": 1,
+        "group": None,
         "stop_asked": False,
         "stopped_step": None,
         "recorded": None,
@@ -300,6 +301,17 @@ def test_the_newest_attempt_tells_which_attention_kernel_ran(repository: Reposit
         found = attempt(run=RUN, term=term, attention_kernel=kernel)
         leave(repository.store, found, "steps", [step_row(term)])
         assert asked(repository)["recorded"]["attention_kernel"] == kernel
+
+
+def test_the_group_is_that_of_the_newest_attempt_and_of_no_earlier_one(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(repository, json.dumps({**TOLD, "attempt": 1, "group": "amd"}))
+    assert asked(repository)["group"] == "amd"
+    assert main(["status", RUN]) == 0
+    assert ", attempt 1 in group amd\n" in capsys.readouterr().out
+    repository.take_over("me")
+    assert asked(repository)["group"] is None
 
 
 def test_what_happened_is_not_lost_among_saves(repository: Repository) -> None:

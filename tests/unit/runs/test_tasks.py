@@ -110,13 +110,13 @@ class Start:
         begins = beginning(self.resume, self.repository, spec(), fresh=self.fresh)
         pause = self.listens or (lambda _: None)
         presence = DriverPresence(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
-        self.tasks = Tasks(spec(), self.repository, group(), begins, self.tokens, presence)
+        self.tasks = Tasks(spec(), self.repository, begins, self.tokens, presence)
 
     def begin(self) -> int:
-        return self.tasks.make(1, 0.0).term
+        return self.tasks.make(group(), 1, 0.0).term
 
     def begin_with_tokens(self) -> tuple[Task, Tokens]:
-        task = self.tasks.make(1, 0.0)
+        task = self.tasks.make(group(), 1, 0.0)
         assert task.tokens is not None
         return task, task.tokens
 
@@ -143,12 +143,12 @@ def test_sources_of_a_mixture_whose_shards_have_the_same_names_are_known_apart()
     store = MemoryStore()
     names = ("web", "code")
     mixture = Mixture(sources=tuple(WeightedTokens(name=name, weight=1, tokens=TOKENS) for name in names))
-    first = Start(store=store, tokens=mixture).tasks.make(1, 0.0)
+    first = Start(store=store, tokens=mixture).tasks.make(group(), 1, 0.0)
     for one, sha256 in zip(first.places, ("a" * 64, "b" * 64), strict=True):
         assert one.known == () and one.ledger is not None
         seen = KnownShard(name="a.bin", sha256=sha256, versions=("1",))
         LedgerWriter(store, one.ledger, term=first.term, rank=0).write([seen])
-    again = Start(store=store, tokens=mixture).tasks.make(1, 0.0)
+    again = Start(store=store, tokens=mixture).tasks.make(group(), 1, 0.0)
     assert [shard.sha256[0] for one in again.places for shard in one.known] == ["a", "b"]
 
 
@@ -222,8 +222,8 @@ def test_a_store_that_goes_away_between_lease_and_new_life_makes_no_fresh_start_
     start = Start(store=store, fresh=True)
     run = recovery(start.repository, policy=Policy())
     with pytest.raises(Unavailable):
-        start.tasks.make(1, 0.0)
-    tasks = [run.begin(start.tasks.make(1, 0.0)) for _ in range(2)]
+        start.tasks.make(group(), 1, 0.0)
+    tasks = [run.begin(start.tasks.make(group(), 1, 0.0)) for _ in range(2)]
     assert [(task.term, task.skips) for task in tasks] == [(3, ()), (4, ())]
     view = start.repository.refresh()
     assert (view.life, view.life_term) == (1, life_term)
@@ -242,7 +242,7 @@ def test_what_was_asked_for_is_gone_on_from_again_where_all_that_came_of_it_is_s
 
     def attempt(_without: tuple[str, ...]) -> Outcome:
         try:
-            tasks.append(run.begin(start.tasks.make(1, 0.0)))
+            tasks.append(run.begin(start.tasks.make(group(), 1, 0.0)))
         except Unavailable as error:
             return StoreAway(reason=str(error))
         start.repository.append(Commit(generation=generation(15, term=tasks[-1].term)), term=tasks[-1].term)
@@ -267,7 +267,7 @@ def test_what_is_evaluated_on_is_known_apart_from_what_is_trained_on() -> None:
     store, seen = MemoryStore(), KnownShard(name="a.bin", sha256="a" * 64, versions=("1",))
     mixture = Mixture(sources=(WeightedTokens(name="web", weight=1, tokens=TOKENS),), held_out=TOKENS)
     for tokens, known in ((replace(TOKENS, held_out=TOKENS), ()), (mixture, (seen,))):
-        task = Start(store=store, tokens=tokens).tasks.make(1, 0.0)
+        task = Start(store=store, tokens=tokens).tasks.make(group(), 1, 0.0)
         assert task.held_out is not None and task.held_out.ledger is not None
         assert task.held_out.ledger not in {one.ledger for one in task.places}
         assert task.held_out.known == known

@@ -150,6 +150,16 @@ def test_a_sweep_of_several_groups_needs_the_nodes_of_each(capsys: pytest.Captur
     assert "give each its nodes by --group NAME=OPTIONS" in capsys.readouterr().err
 
 
+def test_a_run_of_several_groups_needs_the_nodes_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    text = RUN + "group: [nvidia, amd]\n"
+    assert slurm(text) == 2
+    assert "say by --group which one this job's nodes are" in capsys.readouterr().err
+    assert slurm(text, "--group", "intel=-p x") == 2
+    assert "the spec wants 'nvidia', found intel" in capsys.readouterr().err
+    assert slurm(text, "--group", "amd=-p mi300") == 0
+    assert variables_of(script(), ["NODE_GROUPS"]) == ["amd"]
+
+
 def test_without_submit_the_next_command_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slurm(RUN)
     folder = tmp_path / "longhaul-slurm/r"

@@ -46,7 +46,7 @@ def begun(store: MemoryStore, spec: RunSpec, *, fresh: bool = False) -> None:
     repository = Repository(store, "r")
     presence = DriverPresence(store, "r", is_wanted=False)
     begins = beginning("latest", repository, spec, fresh=fresh)
-    Tasks(spec, repository, group(), begins, find_data(spec), presence).make(1, 0.0)
+    Tasks(spec, repository, begins, find_data(spec), presence).make(group(), 1, 0.0)
 
 
 def test_a_run_keeps_what_its_driver_knows_of_its_data(spec: RunSpec) -> None:

@@ -51,6 +51,16 @@ def test_a_watcher_sees_that_a_run_waits_for_data_while_it_trains() -> None:
     assert not any("waiting for data" in line for line in lines(found))
 
 
+def test_a_group_that_is_not_the_only_one_of_a_machine_is_named() -> None:
+    alone, one_of_two = MemoryStore(), MemoryStore()
+    put_run(alone, group="local")
+    assert "Group" not in facts_of(run_snapshot(alone))
+    put_run(one_of_two, group="amd")
+    found = run_snapshot(one_of_two)
+    assert facts_of(found)["Group"] == "amd"
+    assert any("attempt 1 in group amd" in line for line in lines(found))
+
+
 def test_a_runs_page_says_where_the_time_went_and_what_each_restart_cost(store: MemoryStore) -> None:
     shown = read(page.live(run_snapshot(store)))
     assert [text for _, text in shown.headings][1:] == [
@@ -78,7 +88,7 @@ def test_a_sweeps_figures_are_done_failed_running_and_an_estimate(store: MemoryS
 
 def test_what_somebody_wrote_into_the_store_becomes_neither_markup_nor_a_terminals_command() -> None:
     store = MemoryStore()
-    put_run(store, why=HOSTILE, stage=HOSTILE)
+    put_run(store, why=HOSTILE, stage=HOSTILE, group=HOSTILE)
     put_sweep(store, running=[HOSTILE] * 100)
     for found in (run_snapshot(store), sweep_snapshot(store)):
         shown = page.live(found)
