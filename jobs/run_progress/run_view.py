@@ -4,6 +4,7 @@ In a terminal the status line is redrawn in place. Elsewhere each status is a ne
 streams it.
 """
 
+import os
 import shutil
 import sys
 import threading
@@ -32,6 +33,7 @@ _RENEWED_EVERY_S = 1.0
 _LINE_EVERY_S = 5.0
 # Without news the status line only shows that the driver is still there.
 _SAME_LINE_EVERY_S = 60.0
+_WRITE_TIMEOUT_S = 2.0
 # Only the newest saves; a run of weeks has tens of thousands.
 _MOST_SAVES = 1_000
 _BEGINS = "begins at step 0"
@@ -249,6 +251,7 @@ class _Lines:
         self._clock = clock
         self._out = out
         self._renewed = ""
+        self._writing: threading.Thread | None = None
         self.is_terminal = out.isatty()
 
     def say(self, text: str) -> None:
@@ -279,13 +282,36 @@ class _Lines:
         self._write(f"\r\x1b[K{line[:most]}")
 
     def _write(self, text: str) -> None:
+        """Waits a moment for a reader that takes nothing, such as a pager or a terminal whose connection
+        hangs. Then lines are dropped until it reads on: the run must not wait for it.
+        """
+        if self._writing and self._writing.is_alive():
+            return
+        self._writing = threading.Thread(target=self._put, args=(text,), name="lines", daemon=True)
+        self._writing.start()
+        self._writing.join(_WRITE_TIMEOUT_S)
+
+    def _put(self, text: str) -> None:
         # A terminal that was closed, or a pipe whose reader ended, must not end the training.
         with suppress(OSError):
             try:
-                self._out.write(text)
+                data = text.encode(self._out.encoding or "utf-8", self._out.errors or "strict")
             except UnicodeEncodeError:
-                self._out.write(text.encode("ascii", "backslashreplace").decode())
-            self._out.flush()
+                data = text.encode("ascii", "backslashreplace")
+            if (descriptor := _descriptor(self._out)) is None:
+                self._out.write(data.decode(self._out.encoding or "utf-8"))
+                self._out.flush()
+                return
+            # Not through the stream: Python flushes it at the end, and would wait for what waits here.
+            while data:
+                data = data[os.write(descriptor, data) :]
+
+
+def _descriptor(out: TextIO) -> int | None:
+    try:
+        return out.fileno()
+    except OSError:
+        return None
 
 
 def _value(name: str, value: float | None) -> str:

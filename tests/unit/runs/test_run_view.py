@@ -1,13 +1,16 @@
 """What a long run says while it goes on, to people and to programs."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from io import BytesIO, StringIO, TextIOWrapper
 from math import inf, nan
+from threading import Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -345,6 +348,34 @@ def test_a_terminal_that_is_gone_costs_a_run_its_lines_and_no_more() -> None:
         display.hear(SAVED)
         display.summarise(None)
     assert heard[-1]["step"] == 3
+
+
+def test_an_output_that_nobody_reads_holds_up_no_run_and_goes_on_once_it_is_read() -> None:
+    """A pager that waits for a key, a terminal behind a connection that hangs: whoever writes there waits."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 512)
+    os.set_blocking(writer, True)
+    with os.fdopen(reader, "rb", 0) as read, os.fdopen(writer, "w", encoding="utf-8") as out:
+        with redirect_stdout(out):
+            view = display()
+        noting = Thread(target=lambda: [view.note(f"line {number}") for number in range(100)], daemon=True)
+        noting.start()
+        noting.join(30)
+        is_held_up = noting.is_alive()
+        found = b""
+        while b"line 0\n" not in found:
+            found += read.read(1 << 16)
+        for thread in enumerate_threads():
+            if thread.name == "lines":
+                thread.join(30)
+        view.note("read again")
+        while b"read again\n" not in found:
+            found += read.read(1 << 16)
+    assert not is_held_up
+    assert b"line 99" not in found
 
 
 def test_a_terminal_that_lacks_a_letter_costs_a_run_no_more_than_that_letter() -> None:
