@@ -11,8 +11,8 @@ from jobs.training.task.measurement import Failure
 
 Cause = Literal[
     "worker died", "host lost", "host silent", "driver died", "hang", "partition", "out of memory",
-    "error", "device failed", "invalid loss", "corruption", "store", "no room", "cluster away", "preempted",
-    "refused",
+    "error", "device failed", "invalid loss", "corruption", "hand-over", "store", "no room", "cluster away",
+    "preempted", "refused",
 ]  # fmt: skip
 
 
@@ -45,6 +45,8 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
     """
     if failure.corruption is not None:
         return "corruption"
+    if failure.is_hand_over_refused:
+        return "hand-over"
     match failure.status:
         case "oom":
             return "out of memory"

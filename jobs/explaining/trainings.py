@@ -140,6 +140,10 @@ CAUSES: Texts = {
         "Test the device and the host that are named, before they train again. The run goes on without that "
         "node, from its last checkpoint before the last check at which all ranks agreed.",
     ),
+    "hand-over": (
+        "A group of nodes does not compute the losses that another group left with the checkpoint.",
+        "Compare drivers and libraries of both. The run stays out of that group until it is started by hand.",
+    ),
     "store": (
         "The store was away when the attempt needed it.",
         "Look at the store; the run tries again by itself.",

@@ -287,12 +287,14 @@ def _hopeless_everywhere(
 def _hopeless_groups(
     history: Sequence[FailedAttempt], policy: Policy, groups: Sequence[str]
 ) -> Mapping[str, str]:
-    """The groups in which no attempt is to follow before there was progress, and why."""
+    """The groups in which no attempt is to follow before there was progress, if ever, and why."""
     reasons = {}
     for group in groups:
         own = _in_group(group, history, groups)
         recent = _in_group(group, since_progress(history), groups)
-        if recent and (reason := _hopeless_here(recent[-1], own, recent, policy)):
+        # A group that computes otherwise does so after progress in another one too.
+        counted = [one for one in own if one.cause == "hand-over" and one.group == group] or recent
+        if counted and (reason := _hopeless_here(counted[-1], own, recent, policy)):
             reasons[group] = reason
     return reasons
 
@@ -307,6 +309,8 @@ def _in_group(group: str, history: Sequence[FailedAttempt], groups: Sequence[str
 def _hopeless_here(
     last: FailedAttempt, history: Sequence[FailedAttempt], recent: Sequence[FailedAttempt], policy: Policy
 ) -> str | None:
+    if last.cause == "hand-over":
+        return "it computes other losses than the group that saved the checkpoint"
     same = [one for one in history[:-1] if _is_same(one, last)]
     if same and not (len(same) == 1 and _is_of_a_node(same[0], last)):
         what = "out of memory" if last.cause == "out of memory" else "the same error"
@@ -355,7 +359,7 @@ def _num_alike(last: FailedAttempt, recent: Sequence[FailedAttempt]) -> int:
 def _pause(cause: Cause, count: int, policy: Policy) -> float:
     """Seconds to wait. ``count`` says which failure of its kind in a row it was."""
     match cause:
-        case "preempted" | "invalid loss" | "corruption":
+        case "preempted" | "invalid loss" | "corruption" | "hand-over":
             return 0.0
         case "store" | "no room" | "cluster away":
             first_s = 10 * policy.pause_s

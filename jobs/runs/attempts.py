@@ -48,7 +48,9 @@ from reporting.recording.steady_clock import steady
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
 # An attempt that ended for one of these causes does not count against the generation that it was loading.
-_FROM_OUTSIDE: tuple[Cause, ...] = ("store", "cluster away", "host lost", "host silent", "partition")
+_FROM_OUTSIDE: tuple[Cause, ...] = (
+    "store", "cluster away", "host lost", "host silent", "partition", "hand-over",
+)  # fmt: skip
 # Forgiven at most so often per generation: the cause may be one of its objects that can never be read.
 _MOST_FORGIVEN = 5
 _LOOK_EVERY_S = 5.0

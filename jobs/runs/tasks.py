@@ -177,6 +177,7 @@ class Tasks:
             eval_samples=spec.eval.samples,
             spec=described,
             group=group.name,
+            may_move=len(spec.group) > 1,
             recording=spec.recording(),
             tokens=data if isinstance(data, Tokens) else None,
             mixture=data if isinstance(data, Mixture) else None,

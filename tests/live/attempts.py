@@ -61,7 +61,8 @@ class Wanted:
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
     Of the ``late`` shards no sample ever comes; each read of a store takes ``read_s`` longer. ``vendor`` is
-    that of ``device``. ``nodes`` are the ranks', as if there were several.
+    that of ``device``. It runs in ``group``, and other attempts may run in others if it ``may_move``.
+    ``nodes`` are the ranks', as if there were several.
     """
 
     name: str
@@ -102,6 +103,8 @@ class Wanted:
     copies_lazily: bool = False
     device: torch.device = CPU
     vendor: Vendor = "cpu"
+    group: str = "local"
+    may_move: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -277,6 +280,8 @@ def _task(wanted: Wanted, context: Context) -> Task:
         store=str(wanted.store),
         recipe=wanted.recipe,
         vendor=wanted.vendor,
+        group=wanted.group,
+        may_move=wanted.may_move,
         simulated=False,
         num_steps=wanted.num_steps,
         num_samples=_num_samples(wanted),

@@ -150,8 +150,19 @@ class Samples:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         """Reads one micro-batch and copies it to the device."""
-        [batch] = self.on_device([self._source.read(numbers)])
+        [batch] = self.on_device([self.read(numbers)])
         return batch
+
+    def read(self, numbers: Sequence[int]) -> Tensor:
+        """Reads one micro-batch on the host."""
+        return self._source.read(numbers)
+
+    def numbers_at(self, positions: Sequence[int]) -> list[int]:
+        """The numbers of the samples at these positions of the run."""
+        recipe, num_samples = self._task.recipe, self._task.num_samples
+        if self._mixed:
+            return [self._mixed.number_at(place, seed=recipe.seed, order=self._order) for place in positions]
+        return samples_at(positions, num_samples=num_samples, seed=recipe.seed, order=self._order)
 
     def _numbers(self, position: int) -> list[int]:
         """Each step's numbers are asked for several times: when it is expected, waited for and read."""
@@ -162,7 +173,7 @@ class Samples:
         return self._known[position]
 
     def _computed(self, position: int) -> list[int]:
-        recipe, num_samples = self._task.recipe, self._task.num_samples
+        recipe = self._task.recipe
         shares = share_of_rank(
             position,
             rank=self._rank,
@@ -170,10 +181,7 @@ class Samples:
             micro_batch=recipe.micro_batch,
             grad_accum=recipe.grad_accum,
         )
-        places = [place for share in shares for place in share]
-        if self._mixed:
-            return [self._mixed.number_at(place, seed=recipe.seed, order=self._order) for place in places]
-        return samples_at(places, num_samples=num_samples, seed=recipe.seed, order=self._order)
+        return self.numbers_at([place for share in shares for place in share])
 
 
 class SyntheticSource:

@@ -35,6 +35,10 @@ class Corrupted(AgreedFailure):
         self.corruption = corruption
 
 
+class HandOverRefused(AgreedFailure):
+    """The ranks do not compute the losses that another group left with the checkpoint."""
+
+
 class DeviceMismatch(AgreedFailure):
     """The ranks do not have distinct devices of the group's vendor."""
 
@@ -65,6 +69,7 @@ def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
         ranks=error.ranks if isinstance(error, Unmet | Corrupted) else (rank,),
         bad_loss=error.bad_loss if isinstance(error, InvalidLoss) else None,
         corruption=error.corruption if isinstance(error, Corrupted) else None,
+        is_hand_over_refused=isinstance(error, HandOverRefused),
     )
 
 

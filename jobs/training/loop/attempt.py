@@ -10,7 +10,7 @@ nothing is lost.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 
@@ -28,6 +28,7 @@ from jobs.training.integrity.checking import Checks
 from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.evaluation import Evaluation
+from jobs.training.loop.hand_over_check import HandOverCheck
 from jobs.training.loop.progress_reports import ProgressReporter, Report, ReportCheckpoint
 from jobs.training.loop.rank_checks import check_store
 from jobs.training.loop.recording import AttemptRecord, recording
@@ -144,7 +145,10 @@ class _Attempt:
         )
         is_due = start.is_evaluation_due and task.eval_every > 0
         self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
-        self._boundary = StepBoundary(context, self._evaluation, self._saver, self._reporter, record)
+        self._hand_over = HandOverCheck(task, context, engine, self._samples, start)
+        self._boundary = StepBoundary(
+            context, self._evaluation, self._hand_over, self._saver, self._reporter, record
+        )
         self._replay: Replay | None = None
         # The weights of a mixture may have changed since.
         if context.rank == 0 and start.term is not None and not task.mixture:
@@ -153,6 +157,8 @@ class _Attempt:
             self._replay = Replay(task, start.step, start.term, end, self._tell_replay, repeats=repeats)
 
     def work(self) -> None:
+        if self._hand_over.is_due:
+            self._take_over()
         if self._saver:
             start = self._start
             self._saver.resume_from(start.generation, start.sample_order, start.stretches)
@@ -178,6 +184,13 @@ class _Attempt:
         if self._saver:
             self._saver.close()
         self._control.close()
+
+    def _take_over(self) -> None:
+        self._record.phase("check")
+        verdict = self._hand_over.compare()
+        if self._context.rank == 0:
+            self._tell_replay(Replayed(step=self._start.step, text=verdict.text, agrees=verdict.agrees))
+        self._record.phase("start")
 
     def _do_step(self) -> float:
         """Does one step; returns its loss over all ranks, or NaN if this step does not need that loss."""
@@ -212,6 +225,7 @@ class _Attempt:
         """Launches the step that ends at ``point``. The device may still be at it, but at none before."""
         first = self._position.first_of(point)
         rows = self._samples.rows(first)
+        self._hand_over.did(first, rows)
         if self._checks.is_due(point.step):
             self._record.phase("check")
             self._checks.check(point.step, rows)
@@ -330,6 +344,7 @@ class _Attempt:
         if not self._saver or not (has_progress or is_done):
             return None
         point = self._position.here(is_evaluation_due=self._evaluation.is_due)
+        point = replace(point, hand_over=self._hand_over.left(in_store=True))
         problem = save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
         if self._control.from_rank_0(problem is None):
             self._saver.forget_memory()

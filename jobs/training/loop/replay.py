@@ -14,6 +14,7 @@ from typing import Any
 
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Store
+from jobs.training.loop.hand_over import NEAR, SAME
 from jobs.training.task.events import Replayed
 from jobs.training.task.job import Precision
 from jobs.training.task.task import Task
@@ -27,12 +28,8 @@ from reporting.recording.parts import (
     without_superseded,
 )
 
-# Losses over all ranks are told in units of 2**-30.
-_SAME = 2.0**-29
 # Sums in another order, where each repeats: what the docs promise of other world sizes.
 _REORDERED = {"fp32": 1e-5, "bf16": 1e-2}
-# Where none repeats: fp32 keeps 24 bits of each, bf16 8, and a loss is the mean over many tokens.
-_NEAR = {"fp32": 1e-4, "bf16": 1e-2}
 # What is read for one comparison at most: names of about a hundred requests, and few parts.
 MOST_NAMES = 100_000
 MOST_PARTS = 100
@@ -44,7 +41,7 @@ def compared(step: int, before: float, now: float, *, relative: float) -> Replay
     """``relative`` is how far they may differ, of the loss before; 0 where they must be the same."""
     difference = abs(now - before)
     allowed = f"within {relative:g} of it" if relative else "to the bit"
-    if difference <= max(_SAME, relative * abs(before)):
+    if difference <= max(SAME, relative * abs(before)):
         text = (
             f"step {step} is done again: its loss of {now:.6g} agrees {allowed} with the one recorded before"
         )
@@ -61,7 +58,7 @@ def bound(before: RecordedAttempt, now: RecordedAttempt, precision: Precision, *
     ``repeats``: what is computed twice is the same to the bit.
     """
     if not repeats:
-        return _NEAR[precision]
+        return NEAR[precision]
     then, today = ((one.group, one.strategy, one.world_size, one.micro_batch) for one in (before, now))
     return 0.0 if then == today else _REORDERED[precision]
 

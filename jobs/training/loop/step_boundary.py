@@ -4,10 +4,12 @@ Rank 0 gives its orders before the step begins, so that no rank waits for an ord
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from checkpointing.saving.cadence import Busy, busy_after
 from jobs.training.loop.control import Agreed, Orders
 from jobs.training.loop.evaluation import Evaluation
+from jobs.training.loop.hand_over_check import HandOverCheck
 from jobs.training.loop.progress_reports import ProgressReporter
 from jobs.training.loop.recording import AttemptRecord
 from jobs.training.state.saving import Saver
@@ -22,12 +24,14 @@ class StepBoundary:
         self,
         context: Context,
         evaluation: Evaluation,
+        hand_over: HandOverCheck,
         saver: Saver | None,
         reporter: ProgressReporter,
         record: AttemptRecord,
     ) -> None:
         self._is_rank_0 = context.rank == 0
         self._evaluation = evaluation
+        self._hand_over = hand_over
         self._saver = saver
         self._reporter = reporter
         self._record = record
@@ -57,8 +61,11 @@ class StepBoundary:
             val_loss = self._evaluate(point.step)
             point = point if val_loss is None else point.with_metrics(val_loss=val_loss)
         if agreed.orders.save and self._saver and not self._evaluation.is_due:
+            if self._hand_over.leaves_losses:
+                self._record.phase("check")
+            left = self._hand_over.left(in_store=agreed.orders.save.to_store)
             self._record.phase("save")
-            self._saver.cut(point.with_metrics(loss=loss), agreed.orders.save)
+            self._saver.cut(replace(point.with_metrics(loss=loss), hand_over=left), agreed.orders.save)
             self._busy = busy_after(agreed.orders.save, agreed.busy)
         self._report(agreed.orders, point.step, loss)
         return point
@@ -70,6 +77,7 @@ class StepBoundary:
         """
         val_loss = self._evaluate(point.step)
         if val_loss is not None and self._saver:
+            point = replace(point, hand_over=self._hand_over.left(in_store=True))
             self._saver.cut(point.with_metrics(**metrics, val_loss=val_loss), self._saver.final_order)
 
     def _evaluate(self, step: int) -> float | None:

@@ -7,8 +7,10 @@ one. If its bytes are wrong, it is quarantined too.
 Of a manifest in pieces, rank 0 reads what all ranks need, and each rank the pieces that it needs itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from checkpointing.errors import Unfit
 from checkpointing.format.manifest import (
@@ -52,7 +54,7 @@ class ResumePoint:
     The position is one in ``sample_order`` and, of a mixture, in ``stretches``.
     ``is_own`` is False for a generation of another run; else ``term`` is that of the attempt that saved it.
     ``warning`` is None if everything could be restored. ``is_evaluation_due``: the evaluation after the last
-    step was interrupted.
+    step was interrupted. ``hand_over`` is what the generation's group left with it, as it is stored.
     """
 
     step: int
@@ -65,6 +67,7 @@ class ResumePoint:
     warning: str | None = None
     is_evaluation_due: bool = False
     stretches: RecordedStretches = ()
+    hand_over: Mapping[str, Any] | None = None
 
 
 def restore(
@@ -194,6 +197,7 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: So
                 is_evaluation_due=is_own and cut.state.get("is_evaluation_due", False),
                 sample_order=order,
                 stretches=stretches,
+                hand_over=cut.state.get("hand_over"),
             )
         refused[chosen.name] = loaded
         if context.rank == 0 and chosen.is_stored and source.term is not None:

@@ -257,6 +257,7 @@ class Saver:
                 "sample_order": stored_order(self._sample_order, len(self._stretches)),
                 "is_evaluation_due": point.is_evaluation_due,
                 **({"stretches": self._stretches} if self._stretches else {}),
+                **({"hand_over": point.hand_over} if point.hand_over else {}),
                 **saved.about,
                 **self._state.description(),
             },

@@ -53,7 +53,8 @@ class Failure:
 
     ``wanted_bytes`` is the size of the allocation that failed, if known. ``nodes`` are those of ``ranks``, or
     all nodes if no rank is named. ``nodes`` is empty if the run was never placed or the nodes are unknown.
-    ``step`` is how many steps of a long run were done. ``search`` is how far a search had come.
+    ``step`` is how many steps of a long run were done. ``is_hand_over_refused``: its ranks do not compute as
+    the group that saved the checkpoint. ``search`` is how far a search had come.
     """
 
     status: Status
@@ -66,6 +67,7 @@ class Failure:
     step: int | None = None
     bad_loss: BadLoss | None = None
     corruption: Corruption | None = None
+    is_hand_over_refused: bool = False
     search: BatchSearch | None = None
 
 

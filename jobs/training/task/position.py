@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jobs.training.task.sample_order import epoch_ended
 from jobs.training.task.skipping import start_past
@@ -13,7 +14,8 @@ class StepPoint:
     """A step boundary: ``step`` steps are done and ``position`` samples are consumed.
 
     ``epoch_end`` is the number of the epoch that ends here, if any. ``is_evaluated``: an evaluation follows
-    this step. ``is_evaluation_due``: that evaluation was interrupted and must be made up for.
+    this step. ``is_evaluation_due``: that evaluation was interrupted and must be made up for. ``hand_over``
+    is what stands with a checkpoint for the group that goes on from there, if there is any.
     """
 
     step: int
@@ -22,6 +24,7 @@ class StepPoint:
     is_evaluated: bool = False
     is_evaluation_due: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    hand_over: Mapping[str, Any] | None = None
 
     def with_metrics(self, **metrics: float) -> "StepPoint":
         return replace(self, metrics={**self.metrics, **metrics})

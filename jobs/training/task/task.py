@@ -177,6 +177,7 @@ class Task:
     * ``lineage`` is the log's. Files on nodes' disks of a run of the same name in another log stay untouched.
     * ``spec`` is stored with every generation. ``leased_s`` is when the term began, by the driver's clock.
     * ``weights`` are what a run without generations begins with.
+    * ``may_move``: other attempts may run in other groups.
     * See ``skipping`` for ``skips`` and ``skipped_in``, ``spikes`` for ``spike_bound`` and
       ``checkpointing.generations.choice`` for ``spoilt``.
     """
@@ -198,6 +199,7 @@ class Task:
     eval_samples: int = 0
     spec: Mapping[str, Any] = field(default_factory=dict)
     group: str = "local"
+    may_move: bool = False
     may_mix_devices: bool = False
     leased_s: float = field(default_factory=time.time)
     recording: Recording = field(default_factory=Recording)

@@ -3,8 +3,9 @@
 import hashlib
 import os
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
 from cluster.inventory import Inventory, Vendor, WorkerGroup
 from jobs.cli.__main__ import main
@@ -19,16 +21,24 @@ from jobs.execution.executor import AttemptOrder, Hear, MakeTask
 from jobs.execution.outcomes import Outcome
 from jobs.launch.inline_executor import InlineExecutor
 from jobs.launch.torchrun import LauncherPlace
+from jobs.recovery.world_size import DividedBatch
 from jobs.runs import train
 from jobs.training.data.synthetic import Batch
 from jobs.training.loop import attempt
 from jobs.training.step import train_step
 from jobs.training.strategies.contract import Engine
+from jobs.training.strategies.native import NativeEngine
+from jobs.training.task.events import Replayed
+from jobs.training.task.job import Strategy
 from jobs.training.task.stop_request import StopRequest
 from reporting.long_runs.reading import one_run
 from reporting.long_runs.summarising import long_run
+from reporting.long_runs.summary import LongRun
+from tests.live.attempts import Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.command_line import write_spec
+from tests.live.ranks import run_ranks
 from tests.live.recovery.test_elastic import TOLERANCE, tokens_by_step
+from tests.live.trainings import recipe_for
 from tests.unit.builders import group
 
 SPEC = """
@@ -46,6 +56,7 @@ recovery: {{pause_s: 0}}
 """
 SEQUENCES = 2
 VENDORS: tuple[Vendor, ...] = ("nvidia", "amd")
+EVALUATE = NativeEngine.evaluate
 
 
 @dataclass
@@ -56,6 +67,8 @@ class Fleet(InlineExecutor):
 
     num_moves: int
     seed: int = 1
+    # Where losses are computed otherwise, by this factor.
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__init__(LauncherPlace(rank=0, world_size=1, local_rank=0))
@@ -73,6 +86,7 @@ class Fleet(InlineExecutor):
         left = self.draws.randint(2, 6)
         is_drained = len(self.turns) < self.num_moves
         self.turns.append(order.group.name)
+        factor = self.factors.get(order.group.name, 1.0)
 
         def drained() -> StopRequest | None:
             nonlocal left
@@ -80,7 +94,12 @@ class Fleet(InlineExecutor):
             is_due = is_drained and left < 0
             return StopRequest(aim="move on", why=f"draining: {order.group.name}-0") if is_due else None
 
-        return super().attempt(replace(order, stop_request=drained), make_task, hear)
+        def evaluate(engine: NativeEngine, *batch: Tensor) -> Tensor:
+            return factor * EVALUATE(engine, *batch)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(NativeEngine, "evaluate", evaluate)
+            return super().attempt(replace(order, stop_request=drained), make_task, hear)
 
 
 @pytest.fixture
@@ -112,11 +131,18 @@ def trained(fleet: Fleet, spec: Path, store: Path, monkeypatch: pytest.MonkeyPat
     assert main(["train", str(spec), "--store", str(store)]) == 0
 
 
-def losses(store: Path) -> Sequence[float | None]:
+def recorded(store: Path) -> LongRun:
     found = long_run(LocalStore(store), "r")
     assert found is not None
     assert found.num_superseded == 0
-    return found.losses
+    return found
+
+
+def worst_difference(one: LongRun, other: LongRun, *, steps: int) -> float:
+    assert len(one.losses) == len(other.losses) == steps
+    pairs = [*zip(one.losses, other.losses, strict=True)]
+    assert None not in {loss for pair in pairs for loss in pair}
+    return max(abs(a - b) for a, b in pairs if a is not None and b is not None)
 
 
 @pytest.mark.parametrize("num_moves", [4, pytest.param(100, marks=pytest.mark.soak)])
@@ -132,7 +158,7 @@ def test_forced_moves_between_groups_change_nothing_but_where_the_run_is(
 
     assert (len(moving.turns), len(calm.turns)) == (num_moves + 1, 1)
     assert all(one != other for one, other in zip(moving.turns, moving.turns[1:], strict=False))
-    attempts = one_run(LocalStore(tmp_path / "moving"), "r").attempts.values()
+    attempts = [*one_run(LocalStore(tmp_path / "moving"), "r").attempts.values()]
     assert [(one.group, one.vendor, one.simulated) for one in attempts] == [
         (name, name, True) for name in moving.turns
     ]
@@ -140,8 +166,92 @@ def test_forced_moves_between_groups_change_nothing_but_where_the_run_is(
     assert len(read) == SEQUENCES * steps
     per_step = {step: (SEQUENCES * step, SEQUENCES * 32) for step in range(1, steps + 1)}
     assert tokens_by_step(tmp_path / "moving", "r") == per_step
-    found, expected = losses(tmp_path / "moving"), losses(tmp_path / "calm")
-    assert len(found) == len(expected) == steps
-    worst = max(abs(one - other) for one, other in zip(found, expected, strict=True) if one and other)
+    found = recorded(tmp_path / "moving")
+    worst = worst_difference(found, recorded(tmp_path / "calm"), steps=steps)
     print(f"\n{num_moves} moves, {steps} steps, losses within {worst:.1e} (simulated groups)")
     assert worst <= TOLERANCE
+    # Each of them was preceded by a look at what the group before had computed.
+    groups = {one.term: one.group for one in attempts}
+    taken_over = [one for one in attempts if one.parent_term and groups[one.parent_term] != one.group]
+    hand_overs = [text for _, kind, text in found.incidents if kind == "replay" and "computes as the" in text]
+    assert len(hand_overs) == len(taken_over) > num_moves / 4
+
+
+def test_a_group_that_computes_otherwise_gets_no_step_and_the_old_one_goes_on(
+    tmp_path: Path, samples: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = write_spec(tmp_path, SPEC.format(steps=12))
+    refused, calm = Fleet(2, factors={"amd": 1.001}), Fleet(0)
+    trained(refused, spec, tmp_path / "refused", monkeypatch)
+    said = capsys.readouterr().out
+    read, samples[:] = list(samples), []
+    trained(calm, spec, tmp_path / "calm", monkeypatch)
+
+    assert refused.turns == ["nvidia", "amd", "nvidia"]
+    assert re.search(
+        r"attempt 2 failed: rank 0: group amd does not compute as the checkpoint of step \d+: the loss of "
+        r"the worst batch of 2 is 6\.\d+, and in group nvidia, which saved it, 6\.\d+; expected to agree "
+        r"within 0\.0001 of it; trying again in 0 s from step \d+, in group nvidia",
+        said,
+    )
+    saved_by = {one.term for one in Repository(LocalStore(tmp_path / "refused"), "r").refresh().generations}
+    assert saved_by == {1, 3}
+    assert read == samples
+    worst = worst_difference(recorded(tmp_path / "refused"), recorded(tmp_path / "calm"), steps=12)
+    assert worst == 0
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", pytest.param("zero3", marks=pytest.mark.soak)])
+def test_losses_that_are_left_change_nothing_and_are_the_same_at_another_world_size(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    store, batch = tmp_path / "store", DividedBatch(sequences=4, micro_batch=1)
+
+    def wanted(name: str, world_size: int, num_steps: int, **more: Any) -> Wanted:
+        recipe = recipe_for(strategy, world_size=world_size, grad_accum=batch.grad_accum(world_size))
+        return Wanted(
+            name=name, recipe=recipe, num_steps=num_steps, store=store, every_steps=2, eval_every=2, **more
+        )
+
+    calm, two = wanted("calm", 2, 4), wanted("r", 2, 4, group="nvidia", may_move=True)
+    run_ranks(attempt_each, [calm, two], num_ranks=2, tmp_path=tmp_path)
+    left, alone = newest_manifest(store, "r"), newest_manifest(store, "calm")
+    (story, *_) = run_ranks(
+        attempt_each, [wanted("r", 1, 6, group="amd", may_move=True)], num_ranks=1, tmp_path=tmp_path
+    )
+
+    assert digests_of(left) == digests_of(alone)
+    assert (len(left.cut.state["hand_over"]["losses"]), "hand_over" in alone.cut.state) == (4, False)
+    (found,) = [one for one in story[0].told if isinstance(one, Replayed)]
+    assert found.agrees, found.text
+    assert newest_manifest(store, "r").cut.state["hand_over"]["group"] == "amd"
+
+
+def test_a_checkpoint_without_losses_is_gone_on_from_with_a_warning_and_a_single_group_is_only_warned(
+    tmp_path: Path,
+) -> None:
+    def wanted(name: str, num_steps: int, group: str, *, may_move: bool) -> Wanted:
+        recipe = recipe_for("ddp", world_size=1)
+        return Wanted(
+            name=name, recipe=recipe, num_steps=num_steps, store=tmp_path, group=group, may_move=may_move
+        )
+
+    stories = run_ranks(
+        attempt_each,
+        [
+            wanted("without", 2, "nvidia", may_move=False),
+            wanted("without", 4, "amd", may_move=True),
+            wanted("same", 2, "nvidia", may_move=True),
+            wanted("same", 4, "nvidia", may_move=True),
+            wanted("single", 2, "nvidia", may_move=True),
+            wanted("single", 4, "amd", may_move=False),
+        ],
+        num_ranks=1,
+        tmp_path=tmp_path,
+    )[0]
+
+    told = [[one for one in story.told if isinstance(one, Replayed)] for story in stories]
+    assert [len(found) for found in told] == [0, 1, 0, 0, 0, 1]
+    assert (told[1][0].agrees, told[5][0].agrees) == (False, True)
+    assert told[1][0].text.endswith("has no losses of the group that saved it: group amd goes on unchecked")
+    assert all(story.end.problem is None for story in stories)

@@ -275,3 +275,25 @@ def test_room_to_grow_is_looked_for_in_the_group_where_the_run_is(monkeypatch: p
     assert fleet.drive('{"min": 1, "max": 4}') == Completed()
     assert fleet.turns == [("nvidia", 1), ("amd", 4)]
     assert fleet.asked[-1] == "amd"
+
+
+def test_a_group_that_computes_otherwise_is_left_for_good_and_the_old_one_waited_for() -> None:
+    history = turn("amd", "hand-over", after=full("nvidia"))
+    assert next_move(history, POLICY, groups=BOTH) == Retry(after_s=0, group="nvidia")
+    history = full("nvidia", turn("nvidia", "worker died", after=history, durable_step=9))
+    assert next_move(history, POLICY, groups=BOTH) == Retry(after_s=10, group="nvidia")
+
+
+def test_a_run_is_given_up_once_one_group_computes_otherwise_and_the_other_fails() -> None:
+    history = turn("nvidia", "error", "error", "error", after=turn("amd", "hand-over"))
+    assert next_move(history, POLICY, groups=BOTH) == GiveUp(reason="3 errors without a newer checkpoint")
+    history = turn("amd", "hand-over", after=turn("nvidia", "error", "error", "error"))
+    reason = "it computes other losses than the group that saved the checkpoint"
+    assert next_move(history, POLICY, groups=BOTH) == GiveUp(reason=reason)
+
+
+def test_a_refused_hand_over_is_not_held_against_the_checkpoint() -> None:
+    fleet = Fleet(stop=no_one, ends={"nvidia": [failed("preempted")], "amd": [failed("hand-over")]})
+    fleet.are_there = {"nvidia": 0, "amd": 4}
+    assert fleet.drive() == Completed()
+    assert [name for name, _ in fleet.turns] == ["nvidia", "amd", "nvidia"]
