@@ -59,7 +59,8 @@ class Wanted:
     each step. At the end of the step ``falls_at``, once it is there, all ranks kill themselves.
     ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
-    ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
+    ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``, and
+    beside them what it went on from.
     Of the ``late`` shards no sample ever comes; each read of a store takes ``read_s`` longer. ``vendor`` is
     that of ``device``. It runs in ``group``, and other attempts may run in others if it ``may_move``.
     ``nodes`` are the ranks', as if there were several.
@@ -158,6 +159,7 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         story.told.append(told)
         if pages and isinstance(told, Resumption):
             _write(pages, str(told.step))
+            _write(pages.with_name(f"{rank}-came-from"), told.trail[-1] if told.trail else "")
         if wanted.dies_after_loading:
             _die_on_resuming(told)
         if wanted.ballast and isinstance(told, SaveNote) and told.problem:

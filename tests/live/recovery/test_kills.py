@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import time
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -24,7 +25,10 @@ from tests.live.trainings import recipe_for
 
 KILLS_IN_CI = 4
 KILLS_IN_SOAK = 300
+KILLS_WITH_MEMORY = 12
 KILLS_OF_A_MIXTURE = 40
+# Behind a kill: what of the nodes' memory is lost with it. Most often nothing.
+LOST_NODES = ((), (), (), (0,), (1,), (0, 1))
 DEADLINE_S = 120.0
 # By the log, so that a slow machine gets on as well: before it grew at all, or after a few saves.
 KILL_AFTER_RECORDS = (0, 9)
@@ -35,6 +39,17 @@ KILL_AFTER_S = (0.0, 1.0)
 
 def test_a_run_that_is_killed_at_random_moments_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
     _kill_until_done(tmp_path, KILLS_IN_CI, Retention())
+
+
+@pytest.mark.soak
+@pytest.mark.longest
+def test_a_run_whose_nodes_are_lost_while_it_copies_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
+    """Saves are copied while the next step runs, each step stays in the memory of both nodes, and a kill may
+    take that of one or of both with it.
+    """
+    memory = tmp_path / "memory"
+    _kill_until_done(tmp_path, KILLS_WITH_MEMORY, Retention(epochs=False), memory=memory)
+    assert [path for path in memory.rglob("*") if path.is_file()] == [], "memory is given back at the end"
 
 
 @pytest.mark.soak
@@ -58,7 +73,11 @@ def seed_of_this_time() -> int:
 
 
 def _kill_until_done(
-    tmp_path: Path, num_kills: int, retention: Retention, mixture: Mixture | None = None
+    tmp_path: Path,
+    num_kills: int,
+    retention: Retention,
+    mixture: Mixture | None = None,
+    memory: Path | None = None,
 ) -> None:
     seed = seed_of_this_time()
     dice = random.Random(seed)
@@ -73,6 +92,8 @@ def _kill_until_done(
         diary=tmp_path / "diary",
         retention=retention,
         mixture=mixture,
+        memory=memory,
+        copies_lazily=memory is not None,
     )
     for number in range(num_kills):
         ranks = _start(wanted, tmp_path)
@@ -83,6 +104,9 @@ def _kill_until_done(
         for rank in dice.sample(ranks, k=2):
             rank.kill()
             rank.join()
+        if memory:
+            for node in dice.choice(LOST_NODES):
+                shutil.rmtree(memory / f"node-{node}", ignore_errors=True)
     last = _start(wanted, tmp_path)
     _wait(last, DEADLINE_S + 5 * num_kills)
     codes = [rank.exitcode for rank in last]
@@ -119,6 +143,11 @@ def _kill_until_done(
     num_passed = sum(isinstance(entry, Quarantine) for entry in entries)
     assert num_loads > num_kills / 8
     print(f"{num_kills} kills, {num_loads} loads, {num_passed} generations passed over, bit-equal at the end")
+    if memory:
+        came_from = [path.read_text() for path in (tmp_path / "diary").glob("*/0-came-from")]
+        num_near = sum("in the hosts' memory" in text for text in came_from)
+        print(f"{num_near} of {len(came_from)} attempts went on from the nodes' memory")
+        assert num_kills / 8 < num_near < len(came_from)
 
 
 def _assert_every_sample_once(wanted: Wanted, alone: Wanted) -> None:
