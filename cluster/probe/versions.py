@@ -41,7 +41,7 @@ SUPPORTED: Mapping[str, Supported] = {
     "pyarrow": _range("17", "27", "26.0.1"),
     "pydantic": _range("2.13", "3", "2.14.3"),
     "pyyaml": _range("6.0.1", "7", "6.0.4"),
-    "rich": _range("13.7", "16", "15.0.0"),
+    "rich": _range("13.8", "16", "15.0.0"),
     "numpy": _range("2.0.2", "3", "2.4.6"),
     "psutil": _range("6", "8", "7.2.2"),
     "nvidia-ml-py": _range("12.535.133", "14", "13.615.71"),

@@ -1,5 +1,6 @@
 """The list of what a release consists of: complete, exact, and the same from the same environment."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,8 @@ def test_of_this_environment_it_names_what_was_pinned(
     main(tmp_path / "build/longhaul.cdx.json")
     found = strict_json((tmp_path / "build/longhaul.cdx.json").read_text())
     names = {one["name"] for one in found["components"]}
-    assert {"ray", "torch", "pydantic", "pyarrow"} <= names
+    # `make test-versions` has no torch.
+    asked = {"ray", "torch", "pydantic", "pyarrow"}
+    assert names & asked == {name for name in asked if find_spec(name)}
     assert "pytest" not in names and "longhaul" not in names
     assert f"{len(names)} packages" in capsys.readouterr().err
