@@ -2,5 +2,6 @@
 
 Reading order: ``summary`` (what a report knows of a run), ``reading`` (its parts), ``superseded`` (which
 steps count), ``step_totals``, ``clock_alignment``, ``timeline``, ``ledger`` (where the time went),
-``recoveries`` (what restarts cost), ``downsampling``, ``summarising``.
+``recoveries`` (what restarts cost), ``stretches`` (in which groups it trained), ``downsampling``,
+``summarising``.
 """

@@ -17,6 +17,7 @@ from statistics import fmean, median
 from checkpointing.stores.contract import Store
 from reporting.long_runs.downsampling import Downsampled
 from reporting.long_runs.reading import RunParts, read_parts
+from reporting.long_runs.stretches import Done
 from reporting.long_runs.timeline import TimelineEntry
 from reporting.recording.parts import PartName, Rows
 from reporting.results.skipped import Skipped
@@ -154,12 +155,24 @@ def _last_of_others(names: Sequence[PartName]) -> list[PartName]:
     return list({name.rank: name for name in names if name.rank != 0}.values())
 
 
+def done_by_term(parts: RunParts, steps: RunSteps) -> dict[int, Done]:
+    """What each attempt did, with the time of its steps and of waiting for their samples."""
+    return {
+        term: Done(
+            num_steps=totals.num_counted,
+            num_tokens=totals.num_timed * parts.attempts[term].tokens_per_step,
+            seconds=totals.counted_s + totals.data_wait_s,
+        )
+        for term, totals in steps.by_term.items()
+        if term in parts.attempts
+    }
+
+
 def tokens_per_sec(parts: RunParts, steps: RunSteps) -> float | None:
     """Returns the tokens of counted steps over the time of these steps and of waiting for their samples.
 
     None if nobody said how many tokens a step has.
     """
-    known = [(one, parts.attempts[term]) for term, one in steps.by_term.items() if term in parts.attempts]
-    seconds = sum(totals.counted_s + totals.data_wait_s for totals, _ in known)
-    tokens = sum(totals.num_timed * attempt.tokens_per_step for totals, attempt in known)
+    known = done_by_term(parts, steps).values()
+    seconds, tokens = sum(one.seconds for one in known), sum(one.num_tokens for one in known)
     return tokens / seconds if seconds > 0 and tokens > 0 else None

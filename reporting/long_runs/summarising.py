@@ -15,7 +15,8 @@ from reporting.long_runs.downsampling import Downsampled
 from reporting.long_runs.ledger import AttemptTiming, Ledger, PhaseSpan, coarser, ledger
 from reporting.long_runs.reading import RunParts, all_runs, one_run, read_data, read_parts
 from reporting.long_runs.recoveries import Recovery, recovery
-from reporting.long_runs.step_totals import RunSteps, read_steps, tokens_per_sec
+from reporting.long_runs.step_totals import RunSteps, done_by_term, read_steps, tokens_per_sec
+from reporting.long_runs.stretches import stretches
 from reporting.long_runs.summary import LongRun
 from reporting.long_runs.superseded import unrecorded
 from reporting.long_runs.timeline import (
@@ -102,6 +103,9 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         goodput_trace=Downsampled(_MOST_POINTS, spent.trace).points(),
         incidents=described(entries, timings[0].leased_s),
         recoveries=_recoveries(parts, steps, spent, entries, timings[0].leased_s),
+        stretches=tuple(
+            stretches(parts.attempts.values(), done_by_term(parts, steps), spent, begin_s=timings[0].leased_s)
+        ),
         data=read_data(store, parts.run, skipped),
         **_traces(store, parts, timings, skipped),
     )

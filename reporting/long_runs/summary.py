@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reporting.long_runs.recoveries import Recovery
+from reporting.long_runs.stretches import Stretch
 from reporting.recording.read_data import ReadSource
 
 
@@ -15,7 +16,8 @@ class LongRun:
     ``phases`` are seconds per phase of the goodput ledger; ``goodput`` is productive over wall time.
     Incidents are (seconds since the run's first start, kind, text). Traces are (seconds, value); power and
     clock have one trace per device. ``source_losses`` are the mean losses of a mixture's sources over their
-    newest steps. ``data`` are the tokens that the last driver found, a source each. ``attention_kernel`` is
+    newest steps. ``stretches`` are the turns of groups, in order, and ``group`` is the last one's.
+    ``data`` are the tokens that the last driver found, a source each. ``attention_kernel`` is
     the last attempt's, if that is known.
     """
 
@@ -41,6 +43,7 @@ class LongRun:
     goodput_trace: tuple[tuple[float, float], ...] = ()
     incidents: tuple[tuple[float, str, str], ...] = ()
     recoveries: tuple[Recovery, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     power_watts: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     clock_mhz: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     data: tuple[ReadSource, ...] = ()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from reporting.analysis.costs.stretches import stretch_cells, stretch_heads
 from reporting.analysis.findings import (
     Advice,
     CellSummary,
@@ -18,6 +19,7 @@ from reporting.analysis.findings import (
     Difference,
     Findings,
     MatchUp,
+    Prices,
 )
 from reporting.analysis.formatting import (
     between,
@@ -275,7 +277,18 @@ def _runs(findings: Findings) -> Iterator[str]:
             heads, "llrrrrrr", [_run(run, is_simulated=run.name in simulated) for run in runs[:_MOST]]
         )
         yield from left_out(min(_MOST, len(runs)), len(runs), "run")
+        yield from _stretches(runs[:_MOST], findings.money.prices if findings.money else None)
         yield from _data([run for run in runs[:_MOST] if run.data])
+
+
+def _stretches(runs: Sequence[LongRun], prices: Prices | None) -> Iterator[str]:
+    found = [(run.name, one) for run in runs if len(run.stretches) > 1 for one in run.stretches]
+    if found:
+        heads = stretch_heads(prices)
+        rows = [[plain(name), *map(plain, stretch_cells(one, prices))] for name, one in found[:_MOST]]
+        yield "Where runs trained, in turn; time and cost are of the devices that they held:"
+        yield table(("run", *heads), "ll" + "r" * (len(heads) - 1), rows)
+        yield from left_out(len(rows), len(found), "turn")
 
 
 def _data(runs: Sequence[LongRun]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from reporting.analysis.findings import (
     Verdict,
 )
 from reporting.long_runs.recoveries import Recovery
+from reporting.long_runs.stretches import Stretch
 from reporting.long_runs.summary import LongRun
 from reporting.recording.read_data import DocumentFacts, ReadSource
 from reporting.results.rows import Row
@@ -581,7 +582,17 @@ def _hostile_comparison(subject: Subject, verdict: Verdict) -> Comparison:
 def _hostile_runs() -> tuple[LongRun, ...]:
     common: dict[str, Any] = {"vendor": None, "model": "", "strategy": HOSTILE_NAME, "world_size": 0}
     common |= {"num_steps": 0, "num_superseded": 0, "tokens_per_sec": None}
-    unknown = LongRun(name=HOSTILE_NAME, group=HOSTILE_NAME, **common)
+    nowhere = Stretch(
+        group=HOSTILE_NAME,
+        vendor=HOSTILE_NAME,
+        at_s=math.nan,
+        num_attempts=-1,
+        num_steps=0,
+        tokens_per_sec=math.inf,
+        held_s=math.nan,
+        device_s=math.inf,
+    )
+    unknown = LongRun(name=HOSTILE_NAME, group=HOSTILE_NAME, stretches=(nowhere, nowhere), **common)
     nans = LongRun(
         name=HOSTILE_NAME,
         group="",

@@ -34,6 +34,7 @@ class Scenario:
     skew_s: float = 0.0
     recorded: int | None = None
     world_size: int = 1
+    group: str = "local"
 
 
 def record(store: Store, scenarios: Sequence[Scenario], *, run: str = "r") -> None:
@@ -45,6 +46,7 @@ def record(store: Store, scenarios: Sequence[Scenario], *, run: str = "r") -> No
             start_step=scenario.start,
             parent_term=scenario.parent,
             world_size=scenario.world_size,
+            group=scenario.group,
         )
         _record_workers(store, of, scenario)
         _record_driver(store, of, scenario)

@@ -20,6 +20,7 @@ from reporting.analysis.findings import (
     TrainingCost,
 )
 from reporting.analysis.selection import simulated_runs
+from reporting.long_runs.stretches import Stretch
 from reporting.long_runs.summary import LongRun
 
 _MILLION = 1e6
@@ -57,13 +58,25 @@ def money(
 
 
 def goodputs_of(runs: Sequence[LongRun]) -> dict[str, float]:
-    """Returns each group's goodput over all of its long runs: their productive time over their wall time."""
+    """Returns each group's goodput over all of its long runs: their productive time over their wall time.
+    Runs that were in several groups say nothing of one of them.
+    """
     found: dict[str, tuple[float, float]] = {}
     for run in runs:
-        if run.goodput is not None and run.wall_sec:
+        if run.goodput is not None and run.wall_sec and len({one.group for one in run.stretches}) < 2:
             productive, wall = found.get(run.group, (0.0, 0.0))
             found[run.group] = productive + run.goodput * run.wall_sec, wall + run.wall_sec
     return {group: productive / wall for group, (productive, wall) in sorted(found.items()) if productive > 0}
+
+
+def cost_of(stretch: Stretch, prices: Prices | None) -> float | None:
+    """What the devices of a stretch cost while they were held; None without a price of its group, and of
+    simulated devices, which nobody pays.
+    """
+    if prices is None or stretch.simulated:
+        return None
+    price = next((one.per_device_hour for one in prices.groups if one.group == stretch.group), None)
+    return None if price is None else stretch.device_s / _SECONDS_PER_HOUR * price
 
 
 def _costs(

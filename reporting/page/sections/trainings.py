@@ -4,7 +4,8 @@ Pure.
 
 from collections.abc import Iterable, Mapping
 
-from reporting.analysis.findings import Findings
+from reporting.analysis.costs.stretches import stretch_cells, stretch_heads
+from reporting.analysis.findings import Findings, Prices
 from reporting.analysis.formatting import count, duration, fraction, is_known, number, short
 from reporting.analysis.read_data import HEADS, MOST_SOURCES, NUMBERS, cells, what_is_unread
 from reporting.analysis.selection import most_relevant, simulated_runs
@@ -28,6 +29,7 @@ from reporting.page.pieces import (
 
 MOST_RUNS = 10
 _MOST_INCIDENTS = 30
+_MOST_STRETCHES = 30
 
 
 def trainings(findings: Findings) -> Markup:
@@ -35,14 +37,16 @@ def trainings(findings: Findings) -> Markup:
         return NOTHING
     shown = findings.runs[:MOST_RUNS]
     simulated = simulated_runs(findings.rows, findings.runs)
+    prices = findings.money.prices if findings.money else None
     items = [
-        _run(run, index, ["simulated"] if run.name in simulated else []) for index, run in enumerate(shown)
+        _run(run, index, ["simulated"] if run.name in simulated else [], prices)
+        for index, run in enumerate(shown)
     ]
     rest = left_out(len(shown), len(findings.runs), "run", "`longhaul status` shows each")
     return section("runs", "Long runs", *items, rest)
 
 
-def _run(run: LongRun, index: int, flags: Iterable[str]) -> Markup:
+def _run(run: LongRun, index: int, flags: Iterable[str], prices: Prices | None) -> Markup:
     where = f"{short(run.model, 60)} {short(run.strategy, 60)} ×{run.world_size} on {short(run.group, 60)}"
     facts = (
         ("Steps that count", count(run.num_steps)),
@@ -55,12 +59,35 @@ def _run(run: LongRun, index: int, flags: Iterable[str]) -> Markup:
         *((f"Loss of {short(name)}", number(loss, 4)) for name, loss in run.source_losses.items()),
     )
     said = element("p", where, origin_chips(flags), class_="label")
-    parts = (said, definitions(facts), _data(run, index), _ledger(run.phases), _incidents(run, index))
+    parts = (
+        said,
+        definitions(facts),
+        _stretches(run, index, prices),
+        _data(run, index),
+        _ledger(run.phases),
+        _incidents(run, index),
+    )
     return element("article", element("h3", short(run.name)), *parts)
 
 
 def _last_known(run: LongRun) -> float | None:
     return next((loss for loss in reversed(run.losses) if is_known(loss)), None)
+
+
+def _stretches(run: LongRun, index: int, prices: Prices | None) -> Markup:
+    if len(run.stretches) < 2:
+        return NOTHING
+    shown = run.stretches[:_MOST_STRETCHES]
+    heads = stretch_heads(prices)
+    found = Table(
+        label=f"stretches-{index}",
+        caption="Where it trained, in turn; time and cost are of the devices that it held",
+        columns=[TableColumn(title=head[0].upper() + head[1:], is_number=head != "group") for head in heads],
+        rows=[[TableCell(text) for text in stretch_cells(stretch, prices)] for stretch in shown],
+        is_sortable=False,
+    )
+    rest = left_out(len(shown), len(run.stretches), "turn", "the parts of each attempt say where it ran")
+    return together((table(found), rest))
 
 
 def _data(run: LongRun, index: int) -> Markup:
