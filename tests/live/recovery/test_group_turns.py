@@ -4,8 +4,10 @@ import hashlib
 import os
 import random
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from torch import Tensor
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
+from cluster.cluster_file import read_cluster
 from cluster.inventory import Inventory, Vendor, WorkerGroup
+from cluster.local_ray.simulated import mixed_cluster, nodes_to_start
 from jobs.cli.__main__ import main
 from jobs.execution.executor import AttemptOrder, Hear, MakeTask
 from jobs.execution.outcomes import Outcome
@@ -31,11 +35,12 @@ from jobs.training.strategies.native import NativeEngine
 from jobs.training.task.events import Replayed
 from jobs.training.task.job import Strategy
 from jobs.training.task.stop_request import StopRequest
-from reporting.long_runs.reading import one_run
+from reporting.long_runs.reading import one_run, read_parts
 from reporting.long_runs.summarising import long_run
 from reporting.long_runs.summary import LongRun
 from tests.live.attempts import Wanted, attempt_each, digests_of, newest_manifest
-from tests.live.command_line import write_spec
+from tests.live.command_line import ROOT, run, running, write_spec
+from tests.live.machines.test_mixed import DEADLINE_S, drain, lose, state_of, wait_until
 from tests.live.ranks import run_ranks
 from tests.live.recovery.test_elastic import TOLERANCE, tokens_by_step
 from tests.live.trainings import recipe_for
@@ -255,3 +260,75 @@ def test_a_checkpoint_without_losses_is_gone_on_from_with_a_warning_and_a_single
     assert (told[1][0].agrees, told[5][0].agrees) == (False, True)
     assert told[1][0].text.endswith("has no losses of the group that saved it: group amd goes on unchecked")
     assert all(story.end.problem is None for story in stories)
+
+
+PAIR = read_cluster(ROOT / "cluster" / "mixed.yaml")
+OVER_RAY = """
+name: r
+model: llama-tiny
+group: [nvidia, amd]
+seq_len: 64
+grad_accum: 2
+steps: 100000
+data: {samples: 4096}
+optimizer: {warmup_steps: 5}
+checkpoint: {every_s: 2}
+record: {flush_s: 1, tensorboard: false}
+limits: {schedule_timeout_s: 10}
+"""
+
+
+@pytest.mark.soak
+def test_over_ray_a_run_leaves_a_drained_group_and_a_lost_one_and_is_the_run_that_stayed(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    command = [sys.executable, "-m", "jobs.cli", "train", str(write_spec(tmp_path, OVER_RAY))]
+    command += ["--store", str(store)]
+    with mixed_cluster(PAIR) as pair:
+        with running(command, **pair.environment) as process:
+            seen: dict[int, str] = {}
+            wait_until(lambda: saved_in(store, seen) == ["nvidia"])
+            drain("nvidia-0", pair)
+            wait_until(lambda: saved_in(store, seen) == ["nvidia", "amd"])
+            wait_until(lambda: state_of("nvidia-0", pair).state == "drained")
+            pair.start([node for node in nodes_to_start(PAIR) if node.name == "nvidia-0"])
+            lose("amd-0", pair)
+            wait_until(lambda: saved_in(store, seen) == ["nvidia", "amd", "nvidia"])
+            process.terminate()
+            output, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, output
+        last = Repository(LocalStore(store), "r").refresh().generations[-1].step
+        stayed = ["--run", "calm", "--set", "group=nvidia", "--set", f"steps={last}", "--json"]
+        calm = run([*command, *stayed], **pair.environment)
+    assert calm.returncode == 0, calm.stderr
+    assert output.count("computes as the checkpoint of step") == 2, output
+    assert "draining: nvidia-0; trying again in 0 s from step" in output
+    moved, expected = (losses_by_step(store, name) for name in ("r", "calm"))
+    # A kill takes a second of records with it.
+    assert set(moved) <= set(expected) == set(range(1, last + 1))
+    worst = max(abs(moved[step] - expected[step]) for step in moved)
+    print(f"\n{last} steps, {len(moved)} recorded, losses within {worst:.1e} (simulated groups)")
+    assert max(moved) == last
+    assert worst <= TOLERANCE
+
+
+def saved_in(store: Path, seen: dict[int, str]) -> list[str]:
+    """The groups that saved, one after the other. ``seen`` keeps those of attempts whose checkpoints are
+    deleted by now.
+    """
+    repository = Repository(LocalStore(store), "r")
+    cuts = [repository.manifest(one).cut for one in repository.refresh().generations]
+    seen |= {cut.term: cut.state["hand_over"]["group"] for cut in cuts}
+    return [name for name, _ in groupby(seen[term] for term in sorted(seen))]
+
+
+def losses_by_step(store: Path, name: str) -> dict[int, float]:
+    parts = one_run(LocalStore(store), name)
+    found: dict[int, float] = {}
+    for part_name, part in read_parts(LocalStore(store), parts.of("steps"), []):
+        limit = parts.counted_until.get(part_name.term, 0)
+        for step, loss in zip(part.column("step").to_pylist(), part.column("loss").to_pylist(), strict=True):
+            if loss is not None and (limit is None or step <= limit):
+                found[step] = loss
+    return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Load
 from checkpointing.stores.memory import MemoryStore
 from cluster.inventory import ClusterError, WorkerGroup
 from jobs.execution.causes import Cause
@@ -144,6 +145,7 @@ class Fleet(Cluster):
     are_there: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(BOTH, 4))
     repository: Repository = field(default_factory=lambda: Repository(MemoryStore(), "r"))
     asked: list[str] = field(default_factory=list)
+    loads: list[Mapping[str, int]] = field(default_factory=list)
 
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
         self.asked.append(group.name)
@@ -161,6 +163,8 @@ class Fleet(Cluster):
         # Whoever finds no room at a first start takes no lease.
         if not isinstance(end, Unmendable):
             make_task()
+            self.loads.append(self.repository.view.loads)
+            self.repository.append(Load(name="g"), term=self.repository.view.term)
         return end
 
     def drive(self, sizes: str = "4", schedule_timeout_s: float = 300) -> RunEnd | Setback:
@@ -297,3 +301,5 @@ def test_a_refused_hand_over_is_not_held_against_the_checkpoint() -> None:
     fleet.are_there = {"nvidia": 0, "amd": 4}
     assert fleet.drive() == Completed()
     assert [name for name, _ in fleet.turns] == ["nvidia", "amd", "nvidia"]
+    # That of the first attempt, which did not say how its load went.
+    assert fleet.loads == [{}, {"g": 1}, {}]
