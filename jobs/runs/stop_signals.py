@@ -119,25 +119,30 @@ class _Listener:
         self._repository = repository
         self._announce = announce
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="longhaul-stop-signals", daemon=True)
-        self._thread.start()
+        # What is asked may take minutes, and a signal is announced meanwhile.
+        self._threads = [
+            threading.Thread(target=work, name="longhaul-stop-signals", daemon=True)
+            for work in (self._ask_again_and_again, self._work)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Waits a few seconds at most: a store that is away must not keep the driver from ending."""
         self._done.set()
-        self._thread.join(_CLOSE_TIMEOUT_S)
+        end_s = time.monotonic() + _CLOSE_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
 
     def _work(self) -> None:
-        asked_s = time.monotonic()
         while not self._done.wait(self._look_every_s):
-            if time.monotonic() - asked_s >= self._ask_every_s:
-                self._ask()
-                asked_s = time.monotonic()
-            if self._done.is_set():
-                return
             if stop_request := self._stop_signals.stop_request():
                 self._announce(_announcement(stop_request.why))
                 return
+
+    def _ask_again_and_again(self) -> None:
+        while not self._done.wait(self._ask_every_s):
+            self._ask()
 
     def _ask(self) -> None:
         with suppress(StoreError):

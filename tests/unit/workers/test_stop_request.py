@@ -187,6 +187,23 @@ def test_who_no_longer_listens_announces_nothing_and_still_heeds_signals(
     assert announced.texts == []
 
 
+def test_a_signal_is_announced_also_while_the_store_does_not_answer(stop_signals: StopSignals) -> None:
+    asked, answers, announced = threading.Event(), threading.Event(), Announced()
+
+    class Silent(MemoryStore):
+        def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+            asked.set()
+            assert answers.wait(DEADLINE_S)
+            return super().list(prefix, after=after)
+
+    stop_signals.listen(Silent(), "r", announced)
+    assert asked.wait(DEADLINE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    is_announced = announced.wait()
+    answers.set()
+    assert is_announced
+
+
 def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(
     stop_signals: StopSignals,
 ) -> None:
