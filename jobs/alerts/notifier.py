@@ -75,10 +75,12 @@ class Notifier:
         self._ring(self._alarms.hear(message, time.monotonic()))
 
     def failed(self, cause: Cause, reason: str) -> None:
-        """An attempt failed. A bad loss becomes an alarm here: workers report it by ending."""
+        """An attempt failed. What workers report by ending becomes an alarm here: a bad loss, corruption."""
         self._alarms.failed(time.monotonic())
         if cause == "invalid loss":
             self._ring(self._alarms.invalid_loss(without_credentials(reason), time.monotonic()))
+        if cause == "corruption":
+            self._ring(self._alarms.corruption(without_credentials(reason), time.monotonic()))
 
     def look(self) -> None:
         """Looks for alarms that time alone raises. Call it often while the driver waits for something."""

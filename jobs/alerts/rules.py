@@ -19,7 +19,7 @@ from jobs.training.task.spikes import SpikeBound, Spikes
 
 AlarmKind = Literal[
     "loss not finite", "loss spike", "throughput drop", "straggler", "slow link", "slow network",
-    "stale checkpoint", "low utilization", "waiting for data", "given up",
+    "stale checkpoint", "low utilization", "waiting for data", "silent corruption", "given up",
 ]  # fmt: skip
 AlarmFact = float | int | str
 
@@ -136,6 +136,11 @@ class Alarms:
 
     def given_up(self, text: str, now: float) -> list[Alarm]:
         found = self._judge("given up", True, False, now, lambda: (text, {}))
+        return [found] if found else []
+
+    def corruption(self, text: str, now: float) -> list[Alarm]:
+        """The alarm for ranks that do not compute alike, which ended the attempt."""
+        found = self._judge("silent corruption", True, False, now, lambda: (text, {}))
         return [found] if found else []
 
     def hear(self, progress: RunEvent | Heartbeat | LinksTried, now: float) -> list[Alarm]:

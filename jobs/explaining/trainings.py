@@ -88,6 +88,10 @@ ALARMS: Texts = {
         "The training had no samples yet for too much of a minute, so devices stood still.",
         "Look at the store of the tokens and the link to it, or keep them near by data.local.dir.",
     ),
+    "silent corruption": (
+        "A rank computed something else than the others, and its attempt ended.",
+        "Test the device and the host that the text names before they train again.",
+    ),
     "given up": (
         "The driver sees no sense in another attempt, or the supervisor none in another driver.",
         "The text says why.",

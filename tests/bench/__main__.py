@@ -4,6 +4,7 @@ import sys
 
 from tests.bench import (
     asking,
+    checking,
     command_line,
     comparing,
     core,
@@ -47,6 +48,7 @@ BENCHES = {
         sessions,
         saving,
         in_memory,
+        checking,
         uploading,
     )
 }

@@ -9,7 +9,7 @@ decision, or none does.
 import platform
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -23,7 +23,8 @@ from cluster.probe import door
 from jobs.training.data.samples import Samples
 from jobs.training.health.failures import Corrupted
 from jobs.training.integrity.clean_checks import CleanCheck, leave_clean_check
-from jobs.training.integrity.comparison import Finding, Look, described, judge
+from jobs.training.integrity.comparison import Exchange, Finding, Look, described, judge, judge_kept
+from jobs.training.integrity.exchanging import exchanged
 from jobs.training.ranks.gathering import gather
 from jobs.training.state.random_state import RandomState
 from jobs.training.strategies.contract import Engine
@@ -63,6 +64,7 @@ class Checks:
         self._clean_step: int | None = None
         self._apart: tuple[str, ...] = ()
         self._num_done = 0
+        self._open: tuple[int, Sequence[Look]] | None = None
         self._writing = threading.Lock()
 
     def is_due(self, step: int) -> bool:
@@ -71,8 +73,8 @@ class Checks:
         return every > 0 and (step in (self._start + 1, self._task.num_steps) or (step - 1) % every == 0)
 
     def check(self, step: int, rows: Sequence[Tensor]) -> None:
-        """Raises ``Corrupted`` on all ranks if a device, or nobody knows which one, does not compute as the
-        others. ``rows`` are this rank's micro-batches of ``step``, on the host.
+        """Begins a check. Raises ``Corrupted`` on all ranks if a device, or nobody knows which one, does not
+        compute as the others. ``rows`` are this rank's micro-batches of ``step``, on the host.
         """
         random_state = RandomState(self._context.rank, self._context.device)
         tokens = self._common(rows[0])
@@ -83,18 +85,34 @@ class Checks:
         self._num_done += 1
         self._take_apart(step, finding)
         if not finding.is_clean:
-            raise Corrupted(
-                described(finding, looks, step=step, clean_step=self._clean_step),
-                ranks=tuple(finding.faulty),
-                corruption=Corruption(
-                    step=step,
-                    clean_step=self._clean_step,
-                    nodes=tuple(dict.fromkeys(looks[rank].node for rank in finding.faulty)),
-                ),
-            )
+            raise self._fault(step, looks, finding)
+        self._open = step, looks
+
+    def conclude(self) -> None:
+        """Ends a check before the update of its step. Raises ``Corrupted`` on all ranks if weights or moments
+        of a rank have changed on it since the check began: nothing but an update may change them.
+        """
+        if self._open is None:
+            return
+        (step, looks), self._open = self._open, None
+        are_kept = gather(looks[self._context.rank].held == self._held(), bool)
+        finding = judge_kept(are_kept)
+        if not finding.is_clean:
+            raise self._fault(step, looks, finding)
         if self._context.rank == 0:
             self._note_clean(step, looks)
         self._clean_step = step - 1
+
+    def _fault(self, step: int, looks: Sequence[Look], finding: Finding) -> Corrupted:
+        return Corrupted(
+            described(finding, looks, step=step, clean_step=self._clean_step),
+            ranks=tuple(finding.faulty),
+            corruption=Corruption(
+                step=step,
+                clean_step=self._clean_step,
+                nodes=tuple(dict.fromkeys(looks[rank].node for rank in finding.faulty)),
+            ),
+        )
 
     def _common(self, rows: Tensor) -> Tensor:
         """The same micro-batch on all ranks: in turn one of each rank's."""
@@ -118,7 +136,14 @@ class Checks:
             samples=_digest(tokens),
             held=held,
             computed={name: tuple(one[name] for one in times) for name in times[0]},
+            exchanges=self._exchanges(num_times),
         )
+
+    def _exchanges(self, num_times: int) -> tuple[Exchange, ...]:
+        if not dist.is_initialized():
+            return ()
+        rank, world_size = self._context.rank, self._context.world_size
+        return tuple(exchanged(rank, world_size, number) for number in range(num_times))
 
     def _held(self) -> dict[str, str]:
         """A digest of this rank's parameters and moments, by which parts of which tensors they are."""
@@ -128,11 +153,13 @@ class Checks:
 
     def _computed(self, tokens: Tensor) -> dict[str, str]:
         [batch] = self._samples.on_device([tokens])
-        found: dict[str, list[bytes]] = {}
-        self._engine.recompute(
-            *batch, see=lambda name, values: found.setdefault(name, []).append(_digest(values).encode())
-        )
-        return {name: digest(*digests) for name, digests in found.items()}
+        found: dict[str, str] = {}
+
+        def see(name: str, values: Tensor) -> None:
+            found[name] = _digest(values)
+
+        self._engine.recompute(*batch, see=see)
+        return _folded(found)
 
     def _take_apart(self, step: int, finding: Finding) -> None:
         """Leaves out from now on what is not the same each time, and says so."""
@@ -157,6 +184,14 @@ class Checks:
         """One after the other. Nobody waits for the store."""
         with self._writing, suppress(StoreError):
             leave_clean_check(self._task.open_store(), self._task.run, check)
+
+
+def _folded(digests: Mapping[str, str]) -> dict[str, str]:
+    """One digest of each quantity, which is what the names have before a slash; in any order of the names."""
+    folded: dict[str, list[bytes]] = {}
+    for name in sorted(digests):
+        folded.setdefault(name.partition("/")[0], []).append(f"{name} {digests[name]}\n".encode())
+    return {name: digest(*lines) for name, lines in folded.items()}
 
 
 def _digest(values: Tensor) -> str:

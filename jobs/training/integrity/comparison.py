@@ -8,7 +8,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-WEIGHTS, SAMPLES = "weights", "samples"
+WEIGHTS, SAMPLES, PARAMETERS, LINK = "weights", "samples", "parameters", "messages"
+KEPT = "kept weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One round in which each rank gave a message to all: whose messages arrived wrong here.
+    ``is_sum_right``: a sum over all ranks was what it had to be.
+    """
+
+    wrong_senders: tuple[int, ...]
+    is_sum_right: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +31,7 @@ class Look:
     * ``samples`` is the micro-batch as it arrived.
     * ``held`` are its parameters and moments, by what they are: who holds the same should hold it alike.
     * ``computed`` has for each quantity, such as ``loss``, what each computation gave.
+    * ``exchanges`` are what it sent and got, round by round.
     """
 
     device: str
@@ -28,6 +40,7 @@ class Look:
     samples: str
     held: Mapping[str, str]
     computed: Mapping[str, tuple[str, ...]]
+    exchanges: tuple[Exchange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +84,21 @@ def judge(looks: Sequence[Look], *, repeats: bool, apart: Collection[str] = ()) 
     for name in dict.fromkeys(name for look in looks for name in look.computed):
         if name not in apart:
             groups += [(name, group) for group in _by_kind(looks, name)]
-    verdicts = [(name, _verdict(group, repeats=repeats)) for name, group in groups]
+    verdicts = [(LINK, _verdict_on_links(looks))]
+    verdicts += [(name, _verdict(group, repeats=repeats)) for name, group in groups]
     return Finding(
         faulty=_faulty(verdicts),
         undecided=_names(name for name, one in verdicts if one.is_undecided),
         varying=_names(name for name, one in verdicts if one.is_varying),
     )
+
+
+def judge_kept(are_kept: Sequence[bool]) -> Finding:
+    """Of each rank, whether it still held what it had held, though nothing updated it."""
+    lost = [rank for rank, is_kept in enumerate(are_kept) if not is_kept]
+    if 2 * len(lost) > len(are_kept):
+        return Finding(undecided=(KEPT,))
+    return Finding(faulty=dict.fromkeys(lost, (KEPT,)))
 
 
 def _by_kind(looks: Sequence[Look], name: str) -> list[dict[int, tuple[str, ...]]]:
@@ -96,6 +118,33 @@ def _verdict(group: Mapping[int, tuple[str, ...]], *, repeats: bool) -> _Verdict
         return _Verdict(is_undecided=True)
     others_than = frozenset(rank for rank, values in group.items() if set(values) != {usual})
     return _Verdict(faulty=others_than)
+
+
+def _verdict_on_links(looks: Sequence[Look]) -> _Verdict:
+    """At fault is who alone got a wrong sum, or whom all messages that arrived wrong have in common as their
+    sender, or as their receiver. One way alone has two ends, and nobody knows which one is.
+    """
+    rounds = list(zip(*(look.exchanges for look in looks), strict=True))
+    wrong_sums = {rank for one in rounds for rank, got in enumerate(one) if not got.is_sum_right}
+    ways = {
+        (sender, receiver)
+        for one in rounds
+        for receiver, got in enumerate(one)
+        for sender in got.wrong_senders
+    }
+    suspects = wrong_sums if 2 * len(wrong_sums) < len(looks) else set[int]()
+    suspects |= {rank for rank, other in ways if rank == other} | _in_common(ways)
+    open_ways = [way for way in ways if suspects.isdisjoint(way)]
+    is_open = bool(open_ways) or bool(wrong_sums and not suspects)
+    if is_open or 2 * len(suspects) > len(looks):
+        return _Verdict(is_undecided=True)
+    return _Verdict(faulty=frozenset(suspects))
+
+
+def _in_common(ways: Collection[tuple[int, int]]) -> set[int]:
+    """The sender or receiver of all ``ways``, if there are several and they have one in common."""
+    ends = [{way[end] for way in ways} for end in (0, 1)]
+    return set[int]().union(*(end for end in ends if len(end) == 1 and len(ways) > 1))
 
 
 def _faulty(verdicts: Iterable[tuple[str, _Verdict]]) -> dict[int, tuple[str, ...]]:
@@ -126,9 +175,13 @@ def described(finding: Finding, looks: Sequence[Look], *, step: int, clean_step:
 
 
 def _otherwise(names: Sequence[str]) -> str:
-    """Samples and weights come before what is computed from them."""
-    if SAMPLES in names:
-        return "receives other samples than were sent to all"
+    """What arrived and what is held come before what is computed from them."""
+    if LINK in names or SAMPLES in names:
+        return "sends or gets other messages, samples or sums than were given: its link"
+    if KEPT in names:
+        return "holds weights or moments that changed although nothing updated them"
     if WEIGHTS in names:
         return "holds other weights or moments than the others"
+    if PARAMETERS in names:
+        return "works with other parameters than the others, as they were gathered or cast"
     return f"computes other {' and '.join(names)} than the others from the same samples"

@@ -236,7 +236,7 @@ class _Attempt:
             self._marking(point.step),
             keeping_row_losses() if self._samples.sources else nullcontext() as of_rows,
         ):
-            loss = train_step(self._engine, batches, weight, self._settle_save)
+            loss = train_step(self._engine, batches, weight, self._before_update)
             norm = self._engine.grad_norm
         done = StepDone(
             step=point.step,
@@ -248,6 +248,10 @@ class _Attempt:
         self._loss_guard.check_last_step()
         self._loss_guard.add(done)
         return done
+
+    def _before_update(self) -> None:
+        self._checks.conclude()
+        self._settle_save()
 
     def _settle_save(self) -> None:
         """Waits until the state of the last save may change."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from checkpointing.saving.snapshot import Piece
 
 See = Callable[[str, Tensor], None]
-"""Takes a quantity's name, such as ``loss``, and one of its tensors, which is only valid during the call."""
+"""Takes the name of what was computed, and its values, which are only valid during the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,11 @@ class Engine(Protocol):
         """The loss alone: no gradient, no change. Every rank must call it the same number of times."""
 
     def recompute(self, *batch: Tensor, see: See) -> None:
-        """Shows the loss of a micro-batch and this rank's own gradients, and changes nothing.
+        """Shows what this rank computes of a micro-batch before anything is reduced, and changes nothing.
 
         Every rank must call it, between an update and the next step's first micro-batch. All ranks that are
-        given the same batch are shown the same names in the same order, and where nothing is at fault the
-        same values.
+        given the same batch are shown the same names, ``loss``, ``gradients/...`` and, where parameters are
+        gathered or cast, ``parameters/...``; and where nothing is at fault the same values.
         """
 
     def update(self) -> None:

@@ -1,5 +1,8 @@
 """DDP: every rank holds the whole training state; gradients are averaged while the backward pass runs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -8,8 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
+from jobs.training.strategies.contract import See
 from jobs.training.strategies.native import NativeEngine
-from jobs.training.strategies.state import Part
+from jobs.training.strategies.state import Part, decoder_parameters
 from jobs.training.task.job import Recipe
 
 
@@ -26,7 +30,8 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
     shape = (1, 1) if is_for_any else (recipe.micro_batch, recipe.seq_len)
     settle_buckets(model, torch.zeros(shape, dtype=torch.int64, device=device))
     # If gradients were freed, the first of several micro-batches would allocate them again, beside buckets.
-    return NativeEngine(model, recipe, saved=share, resumed=whole, defer=model.no_sync, keeps_gradients=True)
+    defer = model.no_sync
+    return NativeEngine(model, recipe, share, whole, unreduced=apart, defer=defer, keeps_gradients=True)
 
 
 def settle_buckets(model: nn.Module, tokens: Tensor) -> None:
@@ -37,6 +42,17 @@ def settle_buckets(model: nn.Module, tokens: Tensor) -> None:
     """
     model(tokens, tokens).backward()
     model.zero_grad(set_to_none=False)
+
+
+@contextmanager
+def apart(model: nn.Module, see: See) -> Iterator[None]:
+    """See ``Unreduced``."""
+    assert isinstance(model, DistributedDataParallel)
+    with model.no_sync():
+        yield
+    for name, parameter in decoder_parameters(model):
+        assert parameter.grad is not None
+        see(f"gradients/{name}", parameter.grad)
 
 
 def whole(parameter: Tensor) -> Part:

@@ -11,14 +11,16 @@ from math import prod
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.utils.hooks import RemovableHandle
 
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
+from jobs.training.strategies.contract import See
 from jobs.training.strategies.native import NativeEngine
 from jobs.training.strategies.state import Part
 from jobs.training.task.job import Recipe
@@ -37,7 +39,7 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
     fill_shards(decoder, recipe)
     assert isinstance(decoder, FSDPModule)
     defer = partial(apart_from_replicas, decoder) if recipe.num_copies > 1 else nullcontext
-    return NativeEngine(decoder, recipe, saved=share, resumed=own_rows, defer=defer)
+    return NativeEngine(decoder, recipe, saved=share, resumed=own_rows, unreduced=hooked, defer=defer)
 
 
 def shard(decoder: Decoder, recipe: Recipe, device: torch.device) -> None:
@@ -71,6 +73,31 @@ def apart_from_replicas(decoder: FSDPModule) -> Iterator[None]:
         yield
     finally:
         decoder.set_requires_all_reduce(True)
+
+
+@contextmanager
+def hooked(model: nn.Module, see: See) -> Iterator[None]:
+    """See ``Unreduced``. Parameters are whole, and are shown, inside the pass of who gathers them alone."""
+    hooks: dict[str, RemovableHandle] = {}
+
+    def hook(prefix: str, module: nn.Module, _: object) -> None:
+        for name, parameter in module.named_parameters(prefix=prefix):
+            # Those of modules below are still slices. Computing again in a backward pass comes here again.
+            if not isinstance(parameter, DTensor) and name not in hooks:
+                # A copy: who lends a CPU's memory to others, as to a digest, forbids FSDP2 to free it.
+                see(f"parameters/{name}", parameter.detach().clone())
+                hooks[name] = parameter.register_hook(partial(see, f"gradients/{name}"))
+
+    on_modules = [
+        module.register_forward_pre_hook(partial(hook, prefix))
+        for prefix, module in model.named_modules()
+        if isinstance(module, FSDPModule) and isinstance(module, nn.Module)
+    ]
+    try:
+        yield
+    finally:
+        for handle in (*on_modules, *hooks.values()):
+            handle.remove()
 
 
 @torch.no_grad()

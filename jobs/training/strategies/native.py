@@ -14,12 +14,16 @@ from jobs.training.strategies.memory import gradients, moments, release_memory, 
 from jobs.training.strategies.optimizer import adamw, clip, host_adamw, schedule
 from jobs.training.task.job import Recipe
 
+Unreduced = Callable[[nn.Module, See], AbstractContextManager[None]]
+"""Shows, of a pass forward and back inside of it, this rank's own gradients by name."""
+
 
 class NativeEngine:
     """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last.
 
     ``saved`` and ``resumed`` say which elements of its tensors are this rank's ``pieces`` and ``targets``.
-    With ``keeps_gradients`` an update sets gradients to zero and does not free their memory.
+    See ``Unreduced`` for ``unreduced``. With ``keeps_gradients`` an update sets gradients to zero and does
+    not free their memory.
     """
 
     def __init__(
@@ -28,6 +32,7 @@ class NativeEngine:
         recipe: Recipe,
         saved: state.PartOf,
         resumed: state.PartOf,
+        unreduced: Unreduced,
         defer: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
         keeps_gradients: bool = False,
@@ -37,6 +42,7 @@ class NativeEngine:
         self._model = model
         self._saved = saved
         self._resumed = resumed
+        self._unreduced = unreduced
         self._defer = defer
         self._keeps_gradients = keeps_gradients
         self._grad_accum = recipe.grad_accum
@@ -57,17 +63,11 @@ class NativeEngine:
         return loss
 
     def recompute(self, *batch: Tensor, see: See) -> None:
-        if not self._keeps_gradients:
-            # A gradient that is already reduced holds all ranks' parts.
-            see("loss", self.evaluate(*batch))
-            return
-        with self._defer():
+        with self._unreduced(self._model, see):
             loss: Tensor = self._model(*batch)
             loss.backward()
         see("loss", loss.detach())
-        for gradient in gradients(self._model):
-            see("gradients", gradient)
-        self._optimizer.zero_grad(set_to_none=False)
+        self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)
 
     def update(self) -> None:
         self.grad_norm = clip(self._model.parameters(), self._clip_norm)

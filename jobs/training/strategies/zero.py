@@ -185,7 +185,17 @@ class ZeroEngine:
         return loss
 
     def recompute(self, *batch: Tensor, see: See) -> None:
-        see("loss", self.evaluate(*batch))
+        """Holds all gradients at once for a moment, whole and in the precision of the parameters."""
+        parameters = dict(state.decoder_parameters(self._engine.module))
+        if not self._engine.zero_optimization_partition_weights():
+            for name, parameter in parameters.items():
+                see(f"parameters/{name}", parameter)
+        loss = self._engine.module(*batch)
+        # No ``backward``: DeepSpeed would reduce the gradients, and count a micro-batch.
+        found = torch.autograd.grad(loss, [*parameters.values()])
+        see("loss", loss.detach())
+        for name, gradient in zip(parameters, found, strict=True):
+            see(f"gradients/{name}", gradient)
 
     def update(self) -> None:
         self._engine.step()

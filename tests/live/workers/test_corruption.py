@@ -1,23 +1,302 @@
 """Ranks find out which of them computes wrongly in silence, and checks change nothing of a training."""
 
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from checkpointing.stores.memory import MemoryStore
+from jobs.training.data.samples import Samples
+from jobs.training.health.failures import Corrupted
+from jobs.training.integrity.checking import Checks
+from jobs.training.models.decoder import Decoder
+from jobs.training.step import train_step
+from jobs.training.strategies.build import build
+from jobs.training.strategies.contract import Counters, Engine
+from jobs.training.task.context import Context
+from jobs.training.task.events import Checked, RunEvent
+from jobs.training.task.job import Recipe
+from jobs.training.task.task import Task
+from tests.live.attempts import Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.ranks import run_ranks
-from tests.live.trainings import recipe_for
+from tests.live.trainings import CPU, STRATEGIES, recipe_for
+
+NUM_RANKS = 3
+PRECISIONS = ("fp32", "bf16")
+RECIPES = [
+    recipe_for(strategy, world_size=NUM_RANKS, precision=precision)
+    for strategy in STRATEGIES
+    for precision in PRECISIONS
+]
+# With passes that are computed again, losses in parts, and replicas of shares.
+OTHERS = [
+    *(replace(recipe, activation_checkpointing="full", cross_entropy="chunked") for recipe in RECIPES[::2]),
+    *(replace(recipe, compile="block") for recipe in (RECIPES[0], RECIPES[2])),
+    replace(recipe_for("fsdp", world_size=4), shard_within=2),
+]
+# The fault begins in the second step; these are the steps before which a check is due.
+EVERY, FAULTY_FROM, LAST = 2, 2, 5
+KINDS = ("weight", "activation", "gradient", "link")
 
 
-def test_checks_change_nothing(tmp_path: Path) -> None:
-    found = []
+@dataclass(frozen=True, slots=True)
+class Seed:
+    kind: str
+    number: int
+
+    @property
+    def rank(self) -> int:
+        return self.number % NUM_RANKS
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``blamed`` is None if no check found anything. ``state`` is what the rank held at the end."""
+
+    blamed: tuple[int, ...] | None
+    num_checks: int
+    text: str
+    state: tuple[bytes, ...]
+
+
+def flip(values: Tensor, dice: random.Random) -> None:
+    """One bit of one element, in place and unseen by autograd."""
+    bits = {4: torch.int32, 2: torch.int16}[values.element_size()]
+    row = values.data.view(-1) if values.data.is_contiguous() else values.data.flatten()
+    element = row[dice.randrange(len(row)) :][:1].view(bits)
+    bit = dice.randrange(8 * values.element_size())
+    mask = torch.tensor([1 << bit], dtype=torch.int64).to(bits)
+    element.bitwise_xor_(mask)
+    if not values.data.is_contiguous():
+        values.data.copy_(row.view(values.shape))
+
+
+@contextmanager
+def faulty(engine: Engine, seed: Seed) -> Iterator[Callable[[], None]]:
+    """What this rank does at the begin of each step; other ranks than the seed's do nothing wrong."""
+    dice = random.Random(repr(seed))
+    if dist.get_rank() != seed.rank:
+        yield _nothing
+        return
+    # The same place each time, as in a device.
+    place = dice.random()
+    with ExitStack() as stack:
+        match seed.kind:
+            case "weight":
+                pieces = [
+                    one for one in engine.targets() if one.name.startswith("param/") and len(one.values)
+                ]
+                values = dice.choice(pieces).values
+                yield lambda: flip(values, random.Random(place))
+                return
+            case "link":
+                stack.enter_context(_faulty_collectives(place))
+            case kind:
+                modules = [one for one in decoder_of(engine).modules() if not [*one.children()]]
+                hook = _flipped_output if kind == "activation" else _flipped_gradient
+                handle = dice.choice(modules).register_forward_hook(partial(hook, place))
+                stack.callback(handle.remove)
+        yield _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+def decoder_of(engine: Engine) -> nn.Module:
+    inside: Any = engine
+    model = inside._engine.module if hasattr(inside, "_engine") else inside._model
+    return next(module for module in model.modules() if isinstance(module, Decoder))
+
+
+def _flipped_output(place: float, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+    flip(output, random.Random(place))
+
+
+def _flipped_gradient(place: float, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+    def flipped(gradient: Tensor) -> Tensor:
+        other = gradient.clone()
+        flip(other, random.Random(place))
+        return other
+
+    if output.requires_grad:
+        output.register_hook(flipped)
+
+
+@contextmanager
+def _faulty_collectives(place: float) -> Iterator[None]:
+    """All that torch's collectives give this rank in numbers has one bit flipped."""
+
+    def wrong(name: str) -> Callable[..., Any]:
+        right = getattr(dist, name)
+
+        def collective(*inputs: Any, **named: Any) -> Any:
+            work = right(*inputs, **named)
+            if work is not None:
+                work.wait()
+            first = next(iter((*inputs, *named.values())))
+            results = first if isinstance(first, list) else [first]
+            result = random.Random(place).choice(results)
+            if isinstance(result, Tensor) and result.is_floating_point() and result.numel() > 1:
+                flip(result, random.Random(place))
+            return work
+
+        return collective
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"):
+            patch.setattr(dist, name, wrong(name))
+        yield
+
+
+def look_for_each(recipe: Recipe, seeds: Sequence[Seed | None]) -> list[Found]:
+    """Runs on a rank: the same training again and again, each time with one fault or with none."""
+    torch.set_num_threads(1)
+    rank = dist.get_rank()
+    context = Context(rank=rank, world_size=NUM_RANKS, local_rank=rank, device=CPU, node=f"node-{rank}")
+    engine, found = build(recipe, CPU), []
+    first = [piece.values.clone() for piece in engine.targets()]
+    for seed in seeds:
+        for piece, values in zip(engine.targets(), first, strict=True):
+            piece.values.copy_(values)
+        engine.restored(Counters(num_updates=0, num_skipped_updates=0))
+        found.append(_look_for(engine, recipe, context, seed))
+    engine.close()
+    return found
+
+
+def _look_for(engine: Engine, recipe: Recipe, context: Context, seed: Seed | None) -> Found:
+    task = task_of(recipe)
+    samples, told = Samples(task, context), list[RunEvent]()
+    checks = Checks(task, context, engine, samples, 0, told.append)
+    num_checks, errors = 0, list[Corrupted]()
+
+    def conclude() -> None:
+        try:
+            checks.conclude()
+        except Corrupted as error:
+            # The update also clears what was accumulated.
+            errors.append(error)
+
+    with ExitStack() as stack:
+        begin_step = _nothing
+        for step in range(1, LAST + 1):
+            if seed and step == FAULTY_FROM:
+                begin_step = stack.enter_context(faulty(engine, seed))
+            rows = samples.rows((step - 1) * recipe.sequences_per_step)
+            if checks.is_due(step):
+                num_checks += step > FAULTY_FROM
+                try:
+                    checks.check(step, rows)
+                except Corrupted as error:
+                    errors.append(error)
+            if not errors:
+                begin_step()
+                train_step(engine, samples.on_device(rows), 1.0, conclude)
+            if errors:
+                break
+    state = tuple(piece.values.numpy().tobytes() for piece in engine.targets())
+    if not errors:
+        if context.rank == 0:
+            assert [one.step for one in told if isinstance(one, Checked)] == [0, 2, 4]
+        return Found(None, num_checks, "", state)
+    return Found(errors[0].ranks, num_checks, str(errors[0]), state)
+
+
+def task_of(recipe: Recipe) -> Task:
+    return Task(
+        run="r",
+        store=MemoryStore().url,
+        recipe=recipe,
+        vendor="cpu",
+        simulated=False,
+        num_steps=100,
+        num_samples=64,
+        saving=None,
+        term=1,
+        attempt="word",
+        lineage="line",
+        resume="latest",
+        check_every=EVERY,
+    )
+
+
+def tally(recipe: Recipe, num_seeds: int, tmp_path: Path) -> Counter[str]:
+    """Of each kind: how many were located within two checks, had no effect on any weight, or were neither."""
+    seeds = [Seed(kind, number) for kind in KINDS for number in range(num_seeds)]
+    of_ranks = run_ranks(
+        look_for_each, recipe, [None, *seeds], num_ranks=NUM_RANKS, tmp_path=tmp_path, deadline_s=3000
+    )
+    healthy = [of_rank[0] for of_rank in of_ranks]
+    assert [one.blamed for one in healthy] == [None] * NUM_RANKS, "a false alarm"
+    counts = Counter[str]()
+    for number, seed in enumerate(seeds, start=1):
+        found = [of_rank[number] for of_rank in of_ranks]
+        assert len({(one.blamed, one.text) for one in found}) == 1, "ranks decided differently"
+        if found[0].blamed == (seed.rank,):
+            counts[f"{seed.kind}: located"] += 1
+        elif found[0].blamed is None and [one.state for one in found] == [one.state for one in healthy]:
+            counts[f"{seed.kind}: without effect"] += 1
+        else:
+            counts[f"{seed.kind}: not located"] += 1
+            print(recipe.strategy, recipe.precision, seed, found[0].blamed, found[0].text)
+    return counts
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [RECIPES[0], *(pytest.param(recipe, marks=pytest.mark.soak) for recipe in RECIPES[1:])],
+    ids=lambda one: f"{one.strategy} {one.precision}",
+)
+def test_each_seeded_fault_that_changes_anything_is_located_within_two_checks(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    num_seeds = int(os.environ.get("LONGHAUL_SEEDS", "4"))
+    counts = tally(recipe, num_seeds, tmp_path)
+    print(f"\n{recipe.strategy} {recipe.precision}: {dict(counts)}")
+    assert sum(counts.values()) == num_seeds * len(KINDS)
+    assert sum(counts[f"{kind}: not located"] for kind in KINDS) == 0, counts
+
+
+def attempts_of(recipes: Sequence[Recipe], store: Path, check_every: int) -> list[int]:
+    """Runs on a rank: the number of clean checks of each attempt."""
+    wanted = [
+        Wanted(name=f"r{number}", recipe=recipe, num_steps=6, store=store, check_every=check_every)
+        for number, recipe in enumerate(recipes)
+    ]
+    return [sum(isinstance(one, Checked) for one in story.told) for story in attempt_each(wanted)]
+
+
+@pytest.mark.parametrize(
+    "recipes",
+    [
+        pytest.param([RECIPES[0], RECIPES[3], RECIPES[8]], id="some"),
+        pytest.param(RECIPES, id="all", marks=pytest.mark.soak),
+        pytest.param(OTHERS[:-1], id="computed again", marks=pytest.mark.soak),
+        pytest.param(OTHERS[-1:], id="replicas of shares"),
+    ],
+)
+def test_checks_of_healthy_ranks_find_nothing_and_change_nothing(
+    recipes: list[Recipe], tmp_path: Path
+) -> None:
     for every in (0, 2):
-        wanted = Wanted(
-            name="r",
-            recipe=recipe_for("ddp", world_size=3),
-            num_steps=6,
-            store=tmp_path / str(every),
-            check_every=every,
-        )
-        stories = run_ranks(attempt, wanted, num_ranks=3, tmp_path=tmp_path)
-        print(stories[0].told)
-        found.append(digests_of(newest_manifest(wanted.store, "r")))
-    assert found[0] == found[1]
+        (checked, *others) = run_ranks(
+            attempts_of, recipes, tmp_path / str(every), every,
+            num_ranks=recipes[0].world_size, tmp_path=tmp_path, deadline_s=1500,
+        )  # fmt: skip
+        # Before the steps 1, 3 and 5, and before the last one.
+        assert checked == [4 if every else 0] * len(recipes)
+        assert others == [[0] * len(recipes)] * len(others)
+    for number in range(len(recipes)):
+        checked_one, other = (newest_manifest(tmp_path / every, f"r{number}") for every in ("0", "2"))
+        assert digests_of(checked_one) == digests_of(other), recipes[number]

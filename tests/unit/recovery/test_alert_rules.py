@@ -123,6 +123,13 @@ def test_workers_that_saw_a_bad_loss_first_raise_it_too() -> None:
     assert found.kind == "loss spike"
 
 
+def test_a_device_that_computes_wrongly_is_told_of_once_in_a_while() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    (found,) = alarms.corruption("rank 1 computes other gradients", 1.0)
+    assert (found.kind, found.text) == ("silent corruption", "rank 1 computes other gradients")
+    assert alarms.corruption("rank 2 too", 2.0) == []
+
+
 def test_a_lasting_drop_of_the_speed_is_told_and_one_slow_second_is_not() -> None:
     fast, slow = noisy(60, 1000.0, 0.05, seed=2), noisy(20, 500.0, 0.05, seed=3)
 

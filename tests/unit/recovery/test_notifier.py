@@ -190,6 +190,14 @@ def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
     assert "alarm: the last ones are still under way, so this one is only said" in said
 
 
+def test_an_attempt_that_ended_because_a_device_computes_wrongly_raises_an_alarm(task: Task) -> None:
+    said: list[str] = []
+    bell = bell_of(task, words(task), said.append)
+    bell.begins(task)
+    bell.failed("corruption", "rank 1 computes other gradients")
+    assert said == ["alarm: silent corruption: rank 1 computes other gradients"]
+
+
 def test_an_attempt_that_failed_for_another_reason_raises_no_alarm(task: Task) -> None:
     said: list[str] = []
     bell = bell_of(task, words(task), said.append)

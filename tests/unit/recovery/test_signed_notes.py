@@ -86,6 +86,8 @@ def test_a_planted_check_or_one_of_another_attempt_is_none(
     check = CleanCheck(term=1, step=20, nodes=("a", "b"))
     leave_clean_check(store, RUN, check)
     assert read_clean_check(store, RUN, 1) == check  # Without a key nobody can tell.
+    store.put(f"runs/{RUN}/checks/000000000002.json", store.get(f"runs/{RUN}/checks/000000000001.json"))
+    assert read_clean_check(store, RUN, 2) is None
     with_key(tmp_path, monkeypatch)
     begun(store)
     assert read_clean_check(store, RUN, 1) is None

@@ -1,13 +1,16 @@
 """Who is at fault, decided from what ranks hold and computed: every case of up to four ranks, and others."""
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, count, product
+from random import Random
 
 import pytest
 
-from jobs.training.integrity.comparison import Finding, Look, described, judge
+from jobs.training.integrity.comparison import Exchange, Finding, Look, described, judge, judge_kept
 
+SEED = 20261129
 HEALTHY = Look(
     device="CPU of a",
     node="a",
@@ -106,6 +109,105 @@ def test_ranks_that_hold_other_parts_are_not_compared_by_them() -> None:
     assert verdict(*replicas) == Finding(undecided=("weights",))
 
 
+Way = tuple[int, int]
+
+
+def linked(num_ranks: int, *rounds: Collection[Way], wrong_sums: Collection[int] = ()) -> list[Look]:
+    """Of each round the ways, from a sender to a receiver, on which messages arrived wrong."""
+
+    def exchange(ways: Collection[Way], rank: int) -> Exchange:
+        wrong = tuple(sender for sender, receiver in ways if receiver == rank)
+        return Exchange(wrong_senders=wrong, is_sum_right=rank not in wrong_sums)
+
+    return [
+        replace(HEALTHY, exchanges=tuple(exchange(ways, rank) for ways in rounds))
+        for rank in range(num_ranks)
+    ]
+
+
+LINK = ("messages",)
+
+
+@pytest.mark.parametrize("num_ranks", range(1, 6))
+def test_messages_and_sums_that_arrive_as_they_were_given_are_clean(num_ranks: int) -> None:
+    assert verdict(*linked(num_ranks, (), ())) == Finding()
+
+
+def test_every_set_of_wrong_ways_between_three_blames_the_one_end_that_all_of_them_share() -> None:
+    """Each set of ways in one round; the expected is counted another way."""
+    between = [(sender, receiver) for sender, receiver in product(range(3), repeat=2) if sender != receiver]
+    num_cases = 0
+    for size in range(1, len(between) + 1):
+        for ways in combinations(between, size):
+            shared = [
+                rank
+                for rank in range(3)
+                if len(ways) > 1
+                and (all(way[0] == rank for way in ways) or all(way[1] == rank for way in ways))
+            ]
+            expected = Finding(faulty={shared[0]: LINK}) if shared else Finding(undecided=LINK)
+            assert verdict(*linked(3, ways)) == expected, ways
+            num_cases += 1
+    assert num_cases == 2**6 - 1
+
+
+def test_wrong_ways_of_several_rounds_are_taken_together() -> None:
+    assert verdict(*linked(4, {(0, 2)}, {(3, 2)})) == Finding(faulty={2: LINK})
+    assert verdict(*linked(4, {(2, 0)}, {(2, 0)})) == Finding(undecided=LINK)
+
+
+def test_who_gets_even_its_own_message_wrong_is_at_fault() -> None:
+    assert verdict(*linked(3, {(1, 1)})) == Finding(faulty={1: LINK})
+    assert verdict(*linked(2, {(1, 1)})) == Finding(faulty={1: LINK})
+
+
+def test_who_alone_gets_a_wrong_sum_is_at_fault_and_nobody_if_most_get_one() -> None:
+    assert verdict(*linked(3, (), wrong_sums={2})) == Finding(faulty={2: LINK})
+    # The message that it got wrong besides has an explanation by that.
+    assert verdict(*linked(3, {(0, 2)}, wrong_sums={2})) == Finding(faulty={2: LINK})
+    assert verdict(*linked(3, (), wrong_sums={0, 1, 2})) == Finding(undecided=LINK)
+    assert verdict(*linked(2, (), wrong_sums={1})) == Finding(undecided=LINK)
+    # Whoever sent what makes them wrong is.
+    assert verdict(*linked(3, {(1, 0), (1, 2)}, wrong_sums={0, 1, 2})) == Finding(faulty={1: LINK})
+
+
+def test_a_transport_that_gives_the_same_zeros_to_all_is_nobody_s_fault() -> None:
+    everywhere = set(product(range(4), repeat=2))
+    assert verdict(*linked(4, everywhere, wrong_sums=range(4))) == Finding(undecided=LINK)
+
+
+@pytest.mark.parametrize("num_ranks", range(1, 5))
+def test_who_does_not_keep_its_weights_is_at_fault_unless_most_do_not(num_ranks: int) -> None:
+    for are_kept in product([True, False], repeat=num_ranks):
+        lost = [rank for rank, is_kept in enumerate(are_kept) if not is_kept]
+        finding = judge_kept(are_kept)
+        if len(lost) > num_ranks - len(lost):
+            assert finding == Finding(undecided=("kept weights",))
+        else:
+            assert finding == Finding(faulty=dict.fromkeys(lost, ("kept weights",)))
+
+
+def test_nobody_is_blamed_in_100000_simulated_checks_of_healthy_ranks_whose_computations_may_vary() -> None:
+    """Each computation comes out otherwise with some probability, never twice alike, as sums in a race do."""
+    dice, fresh = Random(SEED), count()
+    num_varying = 0
+    for _ in range(100_000):
+        num_ranks, share = dice.randrange(1, 9), dice.choice([0, 1e-3, 0.1, 1])
+
+        def looks(times: int, num_ranks: int = num_ranks, share: float = share) -> list[Look]:
+            return [
+                gradients(*(f"race {next(fresh)}" if dice.random() < share else "g" for _ in range(times)))
+                for _ in range(num_ranks)
+            ]
+
+        finding = verdict(*looks(2), repeats=False)
+        if not finding.is_clean:
+            finding = verdict(*looks(5), repeats=False)
+        assert finding.is_clean, (SEED, num_ranks, share)
+        num_varying += bool(finding.varying)
+    assert num_varying > 25_000
+
+
 def test_the_words_name_rank_device_and_what_is_behind_it() -> None:
     node = replace(gradients("x", "x"), device="H100, number 3 of node-7")
     held = replace(node, held={"all": "x"})
@@ -119,7 +221,18 @@ def test_the_words_name_rank_device_and_what_is_behind_it() -> None:
     never = "no check of this attempt was clean"
     assert said(node) == f"{who} computes other gradients than the others from the same samples; {never}"
     assert said(held, 10) == f"{who} holds other weights or moments than the others; clean after step 10"
-    assert said(sent) == f"{who} receives other samples than were sent to all; {never}"
+    assert said(sent) == (
+        f"{who} sends or gets other messages, samples or sums than were given: its link; {never}"
+    )
+    kept = described(judge_kept([True, False, True]), [HEALTHY, node, HEALTHY], step=21, clean_step=10)
+    assert kept == (
+        f"{who} holds weights or moments that changed although nothing updated them; clean after step 10"
+    )
+    whole = {"parameters": ("p", "p"), "loss": ("l", "l")}
+    looks = [replace(HEALTHY, computed={**whole, "parameters": (one, one)}) for one in "pxp"]
+    assert "works with other parameters than the others" in described(
+        verdict(*looks), looks, step=21, clean_step=None
+    )
     two = [HEALTHY, gradients("x", "x")]
     assert described(verdict(*two), two, step=1, clean_step=None) == (
         "before step 1 the 2 ranks have other gradients for the same samples, and no majority says which is "
