@@ -18,13 +18,14 @@ from torch import Tensor
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
 from cluster.cluster_file import read_cluster
-from cluster.inventory import Inventory, Vendor, WorkerGroup
+from cluster.inventory import Inventory, Node, Vendor, WorkerGroup
 from cluster.local_ray.simulated import mixed_cluster, nodes_to_start
 from jobs.cli.__main__ import main
 from jobs.execution.executor import AttemptOrder, Hear, MakeTask
 from jobs.execution.outcomes import Outcome
 from jobs.launch.inline_executor import InlineExecutor
 from jobs.launch.torchrun import LauncherPlace
+from jobs.recovery.journal import read_failed_attempts
 from jobs.recovery.world_size import DividedBatch
 from jobs.runs import train
 from jobs.training.data.synthetic import Batch
@@ -332,3 +333,71 @@ def losses_by_step(store: Path, name: str) -> dict[int, float]:
             if loss is not None and (limit is None or step <= limit):
                 found[step] = loss
     return found
+
+
+TWINS = Inventory(
+    groups=tuple(
+        WorkerGroup(name=name, vendor="cpu", nodes=(Node(node_id=f"{name}-0", num_devices=2, num_cpus=2),))
+        for name in VENDORS
+    ),
+    source="this test",
+)
+# In group amd a library computes losses otherwise.
+FAULTY = """
+import importlib.abc, importlib.util, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "jobs.training.loop.attempt":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+        def run(module):
+            execute(module)
+            work = module.run
+            def faulty(task, context, services):
+                from jobs.training.strategies.native import NativeEngine
+                evaluate, factor = NativeEngine.evaluate, 1.01 if task.group == "amd" else 1.0
+                NativeEngine.evaluate = lambda engine, *batch: factor * evaluate(engine, *batch)
+                try:
+                    work(task, context, services)
+                finally:
+                    NativeEngine.evaluate = evaluate
+            module.run = faulty
+        spec.loader.exec_module = run
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.soak
+def test_over_ray_a_refused_move_is_told_with_both_figures_and_the_old_group_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    folder, store = tmp_path / "faulty", tmp_path / "store"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(FAULTY)
+    text = f'{OVER_RAY}world_size: 2\nstrategy: fsdp\nenvironment: {{PYTHONPATH: "{folder}"}}\n'
+    command = [sys.executable, "-m", "jobs.cli", "train", str(write_spec(tmp_path, text))]
+    command += ["--store", str(store), "--set", "recovery.pause_s=0.1"]
+    seen: dict[int, str] = {}
+    with mixed_cluster(TWINS) as twins, running(command, **twins.environment) as process:
+        wait_until(lambda: saved_in(store, seen) == ["nvidia"])
+        drain("nvidia-0", twins)
+        wait_until(lambda: "hand-over" in causes(store))
+        twins.start([node for node in nodes_to_start(TWINS) if node.name == "nvidia-0"])
+        wait_until(lambda: saved_in(store, seen) == ["nvidia"] and len(seen) == 2)
+        found = causes(store)
+        process.terminate()
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert set(seen.values()) == {"nvidia"}
+    assert "ranks 0, 1: group amd does not compute as the checkpoint of step" in output, output
+    assert found.count("hand-over") == 1
+
+
+def causes(store: Path) -> list[str]:
+    places = LocalStore(store)
+    return [one.cause for one in read_failed_attempts(places, "r", Repository(places, "r").refresh())]
