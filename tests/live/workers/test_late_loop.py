@@ -1,7 +1,7 @@
 """A long run on a late device: its loop never lets the device run dry, and its results are the same."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class _Model(Decoder):
 
 class _Poisoned(NativeEngine):
     def __init__(self, model: nn.Module, recipe: Recipe, poison: Poison) -> None:
-        super().__init__(model, recipe, saved=whole, resumed=whole)
+        super().__init__(model, recipe, saved=whole, resumed=whole, unreduced=lambda *_: nullcontext())
         self._poison, self._step = poison, 1
 
     def accumulate(self, *batch: Tensor, last: bool, weight: float = 1.0) -> Tensor:
