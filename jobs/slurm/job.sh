@@ -48,7 +48,7 @@ ask_to_stop() {
 
 # Bash attends to a signal only between its own commands, so everything long runs beside it.
 wait_for() {
-    local code
+    local code own
     WAITED=$1
     while :; do
         wait "$1"
@@ -56,6 +56,12 @@ wait_for() {
         if ((code <= 128)) || ! kill -0 "$1" 2>/dev/null; then break; fi
     done
     WAITED=''
+    # Above 128 it is the signal's, also where the process has ended meanwhile; its own is still to be had.
+    if ((code > 128)); then
+        wait "$1" 2>/dev/null
+        own=$?
+        ((own == 127)) || code=$own
+    fi
     return "$code"
 }
 

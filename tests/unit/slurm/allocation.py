@@ -57,6 +57,7 @@ case $2 in
 esac
 """
 _INSIDE = "inside() {\n"
+_ASKS = 'kill -TERM "$DRIVER" 2>/dev/null\n'
 
 
 class Allocation:
@@ -66,6 +67,8 @@ class Allocation:
         self.here = here
         # A line of Bash that runs before each command of Longhaul's Python.
         self.before_inside = ""
+        # One that runs once the driver was told to save.
+        self.after_asking = ""
         # Others may run the same test on this machine.
         self.number = str(secrets.randbelow(10**9))
         (here / "bin").mkdir()
@@ -105,6 +108,7 @@ class Allocation:
     def running(self, job: Job, **variables: str) -> Iterator["subprocess.Popen[str]"]:
         place = self.here / "job.sh"
         text = script(job).replace(_INSIDE, f"{_INSIDE}    {self.before_inside}\n")
+        text = text.replace(_ASKS, f"{_ASKS}{self.after_asking}\n")
         place.write_text(text, encoding="utf-8", errors="surrogateescape")
         process = subprocess.Popen(
             ["bash", place],

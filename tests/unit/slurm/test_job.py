@@ -70,6 +70,14 @@ def test_scancel_lets_the_driver_save_and_queues_nothing(allocation: Allocation)
     assert leftovers(allocation) == []
 
 
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_the_code_of_a_driver_that_ends_while_the_signal_is_attended_to_is_its_own(
+    allocation: Allocation, code: int
+) -> None:
+    allocation.after_asking = 'until ! kill -0 "$DRIVER" 2>/dev/null; do sleep 0.02; done'
+    assert allocation.run(allocation.job(), signal.SIGTERM, STOP_CODE=str(code))[0] == code
+
+
 @pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGTERM])
 def test_scancel_wins_over_a_wall_time_that_ends(first: signal.Signals, allocation: Allocation) -> None:
     second = {signal.SIGUSR1: signal.SIGTERM, signal.SIGTERM: signal.SIGUSR1}[first]
