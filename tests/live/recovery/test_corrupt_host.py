@@ -13,6 +13,7 @@ from cluster.inventory import Inventory, Node, WorkerGroup
 from cluster.local_ray.simulated import MixedCluster, mixed_cluster
 from jobs.recovery.journal import read_note
 from tests.live.attempts import digests_of, newest_manifest
+from tests.live.breaking_in import break_in
 from tests.live.command_line import run, write_spec
 from tests.live.runs.test_train import train_command
 
@@ -45,23 +46,6 @@ environment: {{PYTHONPATH: "{folder}"}}
 """
 # From step 13 on, the host that had rank 1 in the first attempt has a fault, whichever rank it has later.
 FAULTY = """
-import importlib.abc, importlib.util, os, sys
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "jobs.training.loop.attempt":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        def run(module):
-            execute(module)
-            break_in(module)
-        spec.loader.exec_module = run
-        return spec
-
-sys.meta_path.insert(0, Finder())
-
 FILE = {folder!r} + "/faulty-host"
 
 def break_in(module):
@@ -133,7 +117,7 @@ def test_a_host_with_a_flipped_bit_is_left_out_and_the_end_is_that_of_a_healthy_
 ) -> None:
     folder, store = tmp_path / "faulty", tmp_path / "store"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(FAULTY.format(folder=str(folder), fault=FAULTS[fault]))
+    break_in(folder, FAULTY.format(folder=str(folder), fault=FAULTS[fault]))
     spec = write_spec(tmp_path, SPEC.format(folder=folder))
 
     done = run(train_command(spec, store), deadline_s=DEADLINE_S, **quartet.environment)

@@ -40,6 +40,7 @@ from reporting.long_runs.reading import one_run, read_parts
 from reporting.long_runs.summarising import long_run
 from reporting.long_runs.summary import LongRun
 from tests.live.attempts import Wanted, attempt_each, digests_of, newest_manifest
+from tests.live.breaking_in import break_in
 from tests.live.command_line import ROOT, run, running, write_spec
 from tests.live.machines.test_mixed import DEADLINE_S, drain, lose, state_of, wait_until
 from tests.live.ranks import run_ranks
@@ -344,31 +345,17 @@ TWINS = Inventory(
 )
 # In group amd a library computes losses otherwise.
 FAULTY = """
-import importlib.abc, importlib.util, sys
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "jobs.training.loop.attempt":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        def run(module):
-            execute(module)
-            work = module.run
-            def faulty(task, context, services):
-                from jobs.training.strategies.native import NativeEngine
-                evaluate, factor = NativeEngine.evaluate, 1.01 if task.group == "amd" else 1.0
-                NativeEngine.evaluate = lambda engine, *batch: factor * evaluate(engine, *batch)
-                try:
-                    work(task, context, services)
-                finally:
-                    NativeEngine.evaluate = evaluate
-            module.run = faulty
-        spec.loader.exec_module = run
-        return spec
-
-sys.meta_path.insert(0, Finder())
+def break_in(module):
+    work = module.run
+    def faulty(task, context, services):
+        from jobs.training.strategies.native import NativeEngine
+        evaluate, factor = NativeEngine.evaluate, 1.01 if task.group == "amd" else 1.0
+        NativeEngine.evaluate = lambda engine, *batch: factor * evaluate(engine, *batch)
+        try:
+            work(task, context, services)
+        finally:
+            NativeEngine.evaluate = evaluate
+    module.run = faulty
 """
 
 
@@ -378,7 +365,7 @@ def test_over_ray_a_refused_move_is_told_with_both_figures_and_the_old_group_is_
 ) -> None:
     folder, store = tmp_path / "faulty", tmp_path / "store"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(FAULTY)
+    break_in(folder, FAULTY)
     text = f'{OVER_RAY}world_size: 2\nstrategy: fsdp\nenvironment: {{PYTHONPATH: "{folder}"}}\n'
     command = [sys.executable, "-m", "jobs.cli", "train", str(write_spec(tmp_path, text))]
     command += ["--store", str(store), "--set", "recovery.pause_s=0.1"]
