@@ -185,6 +185,7 @@ class Tasks:
             weights=str(absolute(spec.weights)) if spec.weights else None,
             spike_bound=spec.guard.bound(),
             check_every=spec.guard.check_every_steps,
+            check_every_s=spec.guard.check_every_s,
         )
 
     def _known(self) -> Data | None:

@@ -95,12 +95,19 @@ class LossGuard(Strict):
     """Ends an attempt if a loss is not finite or spikes, or if ranks do not compute alike.
 
     A loss spikes if it stays above ``spike_ratio`` times its recent median and far outside its noise. With
-    ``spike_ratio`` null only the first check is made. ``check_every_steps`` compares what ranks compute, see
-    ``jobs.training.integrity``; 0 means never.
+    ``spike_ratio`` null only the first check is made. ``check_every_steps`` or ``check_every_s`` compares
+    what ranks compute, see ``jobs.training.integrity``; 0 and null mean never.
     """
 
     spike_ratio: Annotated[float, Field(gt=1)] | None = 1.5
     check_every_steps: Annotated[int, Field(ge=0)] = 0
+    check_every_s: Span | None = None
+
+    @model_validator(mode="after")
+    def _has_one_cadence(self) -> Self:
+        if self.check_every_steps and self.check_every_s is not None:
+            raise ValueError("check_every_s and check_every_steps exclude each other; give one")
+        return self
 
     def bound(self) -> SpikeBound | None:
         return None if self.spike_ratio is None else SpikeBound(ratio=self.spike_ratio)

@@ -97,6 +97,7 @@ class Wanted:
     spoilt: Spoilt = ()
     spike_bound: SpikeBound | None = None
     check_every: int = 0
+    check_every_s: float | None = None
     ballast: Path | None = None
     diary: Path | None = None
     retention: Retention = field(default_factory=Retention)
@@ -313,6 +314,7 @@ def _task(wanted: Wanted, context: Context) -> Task:
         spoilt=wanted.spoilt,
         spike_bound=wanted.spike_bound,
         check_every=wanted.check_every,
+        check_every_s=wanted.check_every_s,
         tokens=wanted.tokens,
         mixture=wanted.mixture,
         shuffle=wanted.shuffle,

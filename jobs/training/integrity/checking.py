@@ -1,5 +1,5 @@
-"""Checks that all ranks compute alike: before an attempt's first step, then after every so many, and before
-the last.
+"""Checks that all ranks compute alike: before an attempt's first step, then after every so many steps or
+seconds, and before the last step.
 
 Each rank computes the same micro-batch twice and changes nothing by it. Digests of what it held and computed
 are compared over all ranks, before the step's own gradients reach any weight. All ranks come to the same
@@ -9,6 +9,7 @@ decision, or none does.
 import platform
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -41,7 +42,8 @@ _NUM_TIMES = 2
 class Checks:
     """One rank's; every rank makes the same calls. ``start`` is how many steps were done before the attempt.
 
-    ``tell`` reports to the driver, on rank 0.
+    ``tell`` reports to the driver, on rank 0. ``is_ordered``: rank 0 has ordered a check before the next
+    step.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Checks:
         samples: Samples,
         start: int,
         tell: Callable[[RunEvent], None],
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task = task
         self._context = context
@@ -59,6 +62,9 @@ class Checks:
         self._samples = samples
         self._start = start
         self._tell = tell
+        self._ticks = ticks
+        self._ordered_s = ticks()
+        self.is_ordered = False
         # What is promised to be the same to the bit each time.
         self._repeats = context.device.type == "cpu" or task.recipe.deterministic
         self._clean_step: int | None = None
@@ -70,7 +76,20 @@ class Checks:
     def is_due(self, step: int) -> bool:
         """Whether to check before ``step``, which is counted from 1."""
         every = self._task.check_every
-        return every > 0 and (step in (self._start + 1, self._task.num_steps) or (step - 1) % every == 0)
+        if every == 0 and self._task.check_every_s is None:
+            return False
+        is_turn = every > 0 and (step - 1) % every == 0
+        return is_turn or self.is_ordered or step in (self._start + 1, self._task.num_steps)
+
+    def order(self) -> bool:
+        """Whether it is time for a check by this rank's clock. Only rank 0 asks, since clocks differ; all
+        ranks get its order with the control word of the step before.
+        """
+        now, every_s = self._ticks(), self._task.check_every_s
+        if every_s is None or now - self._ordered_s < every_s:
+            return False
+        self._ordered_s = now
+        return True
 
     def check(self, step: int, rows: Sequence[Tensor]) -> None:
         """Begins a check. Raises ``Corrupted`` on all ranks if a device, or nobody knows which one, does not

@@ -147,7 +147,7 @@ class _Attempt:
         self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
         self._hand_over = HandOverCheck(task, context, engine, self._samples, start)
         self._boundary = StepBoundary(
-            context, self._evaluation, self._hand_over, self._saver, self._reporter, record
+            context, self._evaluation, self._hand_over, self._checks, self._saver, self._reporter, record
         )
         self._replay: Replay | None = None
         # The weights of a mixture may have changed since.

@@ -24,7 +24,7 @@ from jobs.training.task.stop_request import STRONGEST, Aim, StopRequest, aim_of,
 
 # The longest delay before a stop request is noticed while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
-_NUM_FLAGS = 12
+_NUM_FLAGS = 13
 _WORD_LENGTH = _NUM_FLAGS + STRONGEST + 2
 # A loss of a millionth is told exactly enough, and a million ranks with the highest one still fit.
 _LOSS_UNITS = 2.0**30
@@ -40,12 +40,13 @@ class Orders:
     """Rank 0's orders for the step boundary after the step.
 
     ``save``: what to save. ``report``: compute the loss over all ranks. ``checkpoint_report``: take part in
-    Ray's report of the newest save.
+    Ray's report of the newest save. ``check``: check before the next step that all ranks compute alike.
     """
 
     save: Order | None = None
     report: bool = False
     checkpoint_report: bool = False
+    check: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class Control:
         """
         save, own_strength = orders.save or _NO_SAVE, strength(self._stop_request())
         to_save = (save.to_disk, save.to_store, save.to_memory, save.must_wait)
-        ordered = (*to_save, orders.report, orders.checkpoint_report)
+        ordered = (*to_save, orders.report, orders.checkpoint_report, orders.check)
         own = (busy.disk, busy.store, busy.memory, busy.is_disk_failing, is_late, is_alarmed)
         requests = (own_strength == level for level in range(1, STRONGEST + 1))
         word = [*ordered, *own, *requests, *_in_units(loss), *_sums_in_units(sums, self._num_sums)]
@@ -126,14 +127,17 @@ class Control:
         num_gave_sums, *sums = told[_WORD_LENGTH:]
         flags, requests = counts[:_NUM_FLAGS], counts[_NUM_FLAGS:]
         self.aim = aim_of(max((level for level, count in enumerate(requests, start=1) if count), default=0))
-        to_disk, to_store, to_memory, must_wait, report, checkpoint_report, *own = map(bool, flags)
+        to_disk, to_store, to_memory, must_wait, report, checkpoint_report, check, *own = map(bool, flags)
         *are_busy, is_disk_failing, is_late, is_alarmed = own
         disk, store, memory = are_busy
         all_gave_one = num_losses == self._num_ranks
         save = Order(to_disk=to_disk, to_store=to_store, to_memory=to_memory, must_wait=must_wait)
         return Agreed(
             orders=Orders(
-                save=None if save == _NO_SAVE else save, report=report, checkpoint_report=checkpoint_report
+                save=None if save == _NO_SAVE else save,
+                report=report,
+                checkpoint_report=checkpoint_report,
+                check=check,
             ),
             busy=Busy(disk=disk, store=store, memory=memory, is_disk_failing=is_disk_failing),
             is_late=is_late,

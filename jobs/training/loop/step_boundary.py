@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from checkpointing.saving.cadence import Busy, busy_after
+from jobs.training.integrity.checking import Checks
 from jobs.training.loop.control import Agreed, Orders
 from jobs.training.loop.evaluation import Evaluation
 from jobs.training.loop.hand_over_check import HandOverCheck
@@ -25,6 +26,7 @@ class StepBoundary:
         context: Context,
         evaluation: Evaluation,
         hand_over: HandOverCheck,
+        checks: Checks,
         saver: Saver | None,
         reporter: ProgressReporter,
         record: AttemptRecord,
@@ -32,6 +34,7 @@ class StepBoundary:
         self._is_rank_0 = context.rank == 0
         self._evaluation = evaluation
         self._hand_over = hand_over
+        self._checks = checks
         self._saver = saver
         self._reporter = reporter
         self._record = record
@@ -46,6 +49,7 @@ class StepBoundary:
             save=self._saver.order(point, self._busy) if self._saver else None,
             report=self._reporter.is_report_due(),
             checkpoint_report=self._reporter.is_checkpoint_report_due(),
+            check=self._checks.order(),
         )
 
     def own_busy(self) -> Busy:
@@ -57,6 +61,7 @@ class StepBoundary:
         ``loss`` is over all ranks; NaN if this step did not need it.
         """
         self._busy = agreed.busy
+        self._checks.is_ordered = agreed.orders.check
         if point.is_evaluated:
             val_loss = self._evaluate(point.step)
             point = point if val_loss is None else point.with_metrics(val_loss=val_loss)

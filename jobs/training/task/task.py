@@ -172,7 +172,8 @@ class Task:
     * ``store`` is absolute. ``num_samples`` make an epoch. Without ``tokens`` and ``mixture`` data are
       synthetic.
     * ``shuffle`` says how a run that begins now orders its samples.
-    * ``eval_every`` and ``check_every`` (see ``jobs.training.integrity``) count steps; 0 means never.
+    * ``eval_every`` and ``check_every`` (see ``jobs.training.integrity``) count steps; 0 means never. With
+      ``check_every_s`` a check comes after so many seconds.
     * ``term`` is this attempt's in the run's log; ``attempt`` is a random word that no other attempt has.
     * ``lineage`` is the log's. Files on nodes' disks of a run of the same name in another log stay untouched.
     * ``spec`` is stored with every generation. ``leased_s`` is when the term began, by the driver's clock.
@@ -209,6 +210,7 @@ class Task:
     weights: str | None = None
     spike_bound: SpikeBound | None = None
     check_every: int = 0
+    check_every_s: float | None = None
     skips: Skips = ()
     skipped_in: RecordedStretches = ()
     spoilt: Spoilt = ()

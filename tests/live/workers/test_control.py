@@ -36,7 +36,7 @@ def agree() -> list[object]:
     requests = [StopRequest(aim="move on", why="a drain"), StopRequest(aim="stop", why="Ctrl-C")]
     own = Control(lambda: requests[is_second], 60.0)
     save = Order(to_disk=True, to_store=False, must_wait=False)
-    orders = Orders() if is_second else Orders(save=save, report=True)
+    orders = Orders() if is_second else Orders(save=save, report=True, check=True)
     found: list[object] = []
     for loss in (0.1 + is_second, None if is_second else 2.0, float("inf") if is_second else 2.0):
         own.begin(orders, Busy(disk=is_second), is_late=is_second, is_alarmed=is_second, loss=loss)
@@ -53,7 +53,9 @@ def test_all_ranks_agree_on_orders_alarms_the_strongest_request_and_the_mean_los
     mean, *unknown, orders, busy, is_late, is_alarmed, aim = first
     assert mean == pytest.approx(0.6, abs=1e-9)
     assert unknown == [None, None]
-    assert orders == Orders(save=Order(to_disk=True, to_store=False, must_wait=False), report=True)
+    assert orders == Orders(
+        save=Order(to_disk=True, to_store=False, must_wait=False), report=True, check=True
+    )
     assert (busy, is_late, is_alarmed, aim) == (Busy(disk=True), True, True, "stop")
 
 

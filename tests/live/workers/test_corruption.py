@@ -1,5 +1,6 @@
 """Ranks find out which of them computes wrongly in silence, and checks change nothing of a training."""
 
+import itertools
 import os
 import random
 from collections import Counter
@@ -19,6 +20,7 @@ from checkpointing.stores.memory import MemoryStore
 from jobs.training.data.samples import Samples
 from jobs.training.health.failures import Corrupted
 from jobs.training.integrity.checking import Checks
+from jobs.training.loop import attempt as loop
 from jobs.training.models.decoder import Decoder
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
@@ -27,7 +29,7 @@ from jobs.training.task.context import Context
 from jobs.training.task.events import Checked, RunEvent
 from jobs.training.task.job import Recipe
 from jobs.training.task.task import Task
-from tests.live.attempts import Wanted, attempt_each, digests_of, newest_manifest
+from tests.live.attempts import Wanted, attempt, attempt_each, digests_of, newest_manifest
 from tests.live.ranks import run_ranks
 from tests.live.trainings import CPU, STRATEGIES, recipe_for
 
@@ -302,3 +304,21 @@ def test_checks_of_healthy_ranks_find_nothing_and_change_nothing(
     for number in range(len(recipes)):
         checked_one, other = (newest_manifest(tmp_path / every, f"r{number}") for every in ("0", "2"))
         assert digests_of(checked_one) == digests_of(other), recipes[number]
+
+
+def attempt_by_clock(store: Path) -> list[int]:
+    """Runs on a rank: rank 0's clock is a second later at each look at it, those of others stand still."""
+    seconds = itertools.count() if dist.get_rank() == 0 else itertools.repeat(0)
+    wanted = Wanted(name="r", recipe=RECIPES[0], num_steps=9, store=store, check_every_s=2.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "Checks", partial(Checks, ticks=lambda: float(next(seconds))))
+        return [one.step for one in attempt(wanted).told if isinstance(one, Checked)]
+
+
+def test_all_ranks_check_when_it_is_time_by_the_clock_of_rank_0(tmp_path: Path) -> None:
+    checked, *others = run_ranks(
+        attempt_by_clock, tmp_path / "store", num_ranks=NUM_RANKS, tmp_path=tmp_path, deadline_s=300
+    )
+    # It is time in step 3 and in step 6; the others are the first and the last one.
+    assert checked == [0, 3, 6, 8]
+    assert others == [[]] * len(others)

@@ -27,6 +27,7 @@ BAD_FILES = {
     "a schedule that ends in its warm-up": GOOD + "optimizer: {schedule: linear, decay_steps: 10}\n",
     "a lowest rate above the highest": GOOD + "optimizer: {schedule: linear, min_lr_ratio: 1.1}\n",
     "a spike that is none": GOOD + "guard: {spike_ratio: 1}\n",
+    "checks by steps and by time": GOOD + "guard: {check_every_steps: 9, check_every_s: 600}\n",
     "weights of no name": GOOD + "weights: ''\n",
     "neither name nor model": "steps: 40\n",
     "a list of models": "name: trial\nmodel: [llama-tiny]\nsteps: 40\n",
