@@ -82,7 +82,7 @@ FAULTS = {
 }
 SAID = {
     "weight": "holds other weights or moments than the others",
-    "activation": "computes other loss and gradients than the others from the same samples",
+    "activation": "computes other gradients and loss than the others from the same samples",
     "gradient": "computes other gradients than the others from the same samples",
 }
 
