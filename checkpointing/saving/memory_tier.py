@@ -42,6 +42,10 @@ class MemoryTier(LocalTier):
         self._put(cut, part, data)
         return finding
 
+    def keep_beside(self, cut: Cut, part: FilePart, data: memoryview) -> None:
+        """Writes a share and deletes nothing: what is there may be all that is whole."""
+        self._put(cut, part, data)
+
     def free_bytes(self) -> int:
         """How much more there may be here: what folder, machine and container all have free."""
         root = next(one for one in (self._store.root, *self._store.root.parents) if one.exists())

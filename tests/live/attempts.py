@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -56,14 +56,16 @@ class Wanted:
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
     ``has_own_disk``: each rank's disk is one, as on a node of its own. ``dies_after_loading``: rank 0 kills
     itself before it does a step. In ``memory`` each rank has a node's memory of its own, in which it keeps
-    each step. At the end of the step ``falls_at``, once it is there, all ranks kill themselves.
+    every ``memory_every``th step. At the end of the step ``falls_at``, once it is there, all ranks kill
+    themselves, or the rank ``fallen_rank`` alone.
     ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``, and
     beside them what it went on from.
     Of the ``late`` shards no sample ever comes; each read of a store takes ``read_s`` longer. ``vendor`` is
     that of ``device``. It runs in ``group``, and other attempts may run in others if it ``may_move``.
-    ``nodes`` are the ranks', as if there were several.
+    ``nodes`` are the ranks', as if there were several. Passes through the model draw random numbers unless
+    it ``draws`` none.
     """
 
     name: str
@@ -88,7 +90,10 @@ class Wanted:
     memory: Path | None = None
     memory_copies: int = 1
     memory_bytes: int | None = None
+    memory_every: int = 1
     falls_at: int | None = None
+    fallen_rank: int | None = None
+    draws: bool = True
     dies_after_loading: bool = False
     stop_request: StopRequest | None = None
     stopped_rank: int = 0
@@ -171,7 +176,8 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         is_due = rank == wanted.stopped_rank and story.num_asks >= wanted.stopped_at
         return wanted.stop_request if is_due else None
 
-    with _drawing(pages), _reading_as(wanted), _falling(wanted.falls_at):
+    draws = _drawing(pages) if wanted.draws else nullcontext()
+    with draws, _reading_as(wanted), _falling(wanted.falls_at, wanted.fallen_rank):
         run(task, context, Services(report=tell, stop_request=stop_request or counted_wish))
     story.num_batches = context.status.num_batches
     return story
@@ -200,7 +206,7 @@ def _reading_as(wanted: Wanted) -> Iterator[None]:
 
 
 @contextmanager
-def _falling(at: int | None) -> Iterator[None]:
+def _falling(at: int | None, alone: int | None) -> Iterator[None]:
     cross = StepBoundary.cross
 
     def fall(boundary: StepBoundary, point: StepPoint, agreed: Agreed, loss: float) -> StepPoint:
@@ -208,8 +214,9 @@ def _falling(at: int | None) -> Iterator[None]:
         if at and boundary._saver:
             # Else a save may be left out, because the one before it is on its way.
             boundary._saver.wait()
-        if point.step == at:
-            dist.barrier()
+        if point.step == at and alone in (None, dist.get_rank()):
+            if alone is None:
+                dist.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
@@ -295,7 +302,7 @@ def _task(wanted: Wanted, context: Context) -> Task:
                 disk_every=1 if wanted.disk else 0,
                 store_every=wanted.store_every,
                 on_busy="wait",
-                memory_every_steps=1 if wanted.memory else None,
+                memory_every_steps=wanted.memory_every if wanted.memory else None,
             ),
             retention=wanted.retention,
             disk=str(wanted.disk) if wanted.disk else None,

@@ -16,12 +16,14 @@ from math import isfinite
 
 from torch import Tensor
 
+from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository
 from checkpointing.saving.save import SaveNote
 from checkpointing.stores.opening import open_store
 from cluster.probe import door
 from jobs.training.data.samples import Samples
 from jobs.training.device.rank_device import check_ranks
+from jobs.training.health.failures import AgreedFailure, is_out_of_memory
 from jobs.training.health.late_figure import LateFigure
 from jobs.training.health.loss_guard import RankLossGuard, StepDone
 from jobs.training.integrity.checking import Checks
@@ -29,6 +31,7 @@ from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.evaluation import Evaluation
 from jobs.training.loop.hand_over_check import HandOverCheck
+from jobs.training.loop.last_state import LastState, last_state_of
 from jobs.training.loop.progress_reports import ProgressReporter, Report, ReportCheckpoint
 from jobs.training.loop.rank_checks import check_store
 from jobs.training.loop.recording import AttemptRecord, recording
@@ -39,6 +42,7 @@ from jobs.training.models.marking import marking
 from jobs.training.state.near_tiers import near_tiers_of
 from jobs.training.state.random_state import seed
 from jobs.training.state.restoring import ResumePoint, restore
+from jobs.training.state.saved_run import SavedOrder
 from jobs.training.state.saving import saver_for
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
@@ -56,12 +60,15 @@ class Services:
     """The services that a launcher gives to a rank. ``report_checkpoint`` is None without Ray.
 
     ``stop_request`` returns this rank's stop request, or None. It is called at each step, never waits, and
-    never takes a request back.
+    never takes a request back. ``offer_last_state`` gets what may leave this rank's state for the next
+    attempt, and ``will_leave`` is told how many seconds that takes, at most, when it begins.
     """
 
     report: Report
     report_checkpoint: ReportCheckpoint | None = None
     stop_request: Callable[[], StopRequest | None] = lambda: None
+    offer_last_state: Callable[[LastState], None] = lambda state: None
+    will_leave: Callable[[float], None] = lambda seconds: None
 
 
 def run(task: Task, context: Context, services: Services) -> None:
@@ -139,6 +146,10 @@ class _Attempt:
         self._checks = Checks(task, context, engine, self._samples, start.step, services.report)
         self._loss_guard = RankLossGuard(task.spike_bound, start.stretches)
         self._saver = saver_for(task, context, engine, repository, self._report_save)
+        order = SavedOrder(sample_order=start.sample_order, stretches=start.stretches)
+        self._last_state = last_state_of(task, context, engine, order, services.will_leave)
+        if self._last_state:
+            services.offer_last_state(self._last_state)
         tally = self._saver.tally if self._saver else None
         self._reporter = ProgressReporter(
             task, services.report, services.report_checkpoint, tally, start.step
@@ -157,6 +168,16 @@ class _Attempt:
             self._replay = Replay(task, start.step, start.term, end, self._tell_replay, repeats=repeats)
 
     def work(self) -> None:
+        try:
+            self._work()
+        except (AgreedFailure, Fenced):
+            raise
+        except Exception as error:
+            if self._last_state and not is_out_of_memory(error):
+                self._last_state.leave()
+            raise
+
+    def _work(self) -> None:
         if self._hand_over.is_due:
             self._take_over()
         if self._saver:
@@ -198,12 +219,17 @@ class _Attempt:
         self._announce(point)
         started = time.perf_counter()
         done = self._train(point)
+        if self._last_state:
+            self._last_state.is_whole(point, is_crossed=False)
         agreed = self._control.end()
         self._position.reach(point)
         self._are_late = agreed.is_late
         self._context.status.step, self._context.status.step_s = point.step, time.perf_counter() - started
         loss = self._judged_loss(agreed)
         point = self._boundary.cross(point, agreed, loss)
+        if self._last_state:
+            here = self._position.here(is_evaluation_due=self._evaluation.is_due)
+            self._last_state.is_whole(here, is_crossed=True)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, done, num_skipped_saves)
         self._note_loss(point.step - 2, agreed.mean_loss, agreed.sums)
@@ -252,6 +278,8 @@ class _Attempt:
     def _before_update(self) -> None:
         self._checks.conclude()
         self._settle_save()
+        if self._last_state:
+            self._last_state.changes()
 
     def _settle_save(self) -> None:
         """Waits until the state of the last save may change."""

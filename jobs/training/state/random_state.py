@@ -4,10 +4,11 @@ There are four: Python's, NumPy's, torch's on the host and, on a GPU, the device
 of its own must save that itself.
 """
 
+import base64
 import hashlib
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy
@@ -46,10 +47,13 @@ class RandomState:
         self._states = _states(device)
 
     def pieces(self) -> list[Piece]:
-        return [
-            Piece(name=f"rng/{self._rank}/{name}", shape=tuple(state.shape), start=0, values=state)
-            for name, state in self._states.items()
-        ]
+        return _pieces(self._rank, self._states)
+
+    def told(self) -> dict[str, str]:
+        """The states as text, for ``pieces_as_told`` on another rank."""
+        return {
+            name: base64.b64encode(state.numpy().tobytes()).decode() for name, state in self._states.items()
+        }
 
     def capture(self) -> None:
         for name, state in _states(self._device).items():
@@ -57,6 +61,22 @@ class RandomState:
 
     def restore(self) -> None:
         _set_states(self._states, self._device)
+
+
+def pieces_as_told(rank: int, told: Mapping[str, str]) -> list[Piece]:
+    """The ``pieces`` of another rank."""
+    states = {
+        name: torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+        for name, text in told.items()
+    }
+    return _pieces(rank, states)
+
+
+def _pieces(rank: int, states: Mapping[str, Tensor]) -> list[Piece]:
+    return [
+        Piece(name=f"rng/{rank}/{name}", shape=tuple(state.shape), start=0, values=state)
+        for name, state in states.items()
+    ]
 
 
 def digest_of_next_numbers(device: torch.device) -> str:

@@ -3,15 +3,21 @@
 ``jobs.durable`` saves the state of trainings that have no engine.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, Protocol
 
-from checkpointing.format.manifest import Manifest
+from checkpointing.format.manifest import Cut, Manifest
 from checkpointing.generations.choice import Spoilt
+from checkpointing.generations.repository import generation_name
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.snapshot import Piece
 from jobs.training.strategies.contract import Counters, Engine
+from jobs.training.task.position import StepPoint
+from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, stored_order
+from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Task
 
 
@@ -33,6 +39,14 @@ class SavedRun:
     resume: str = "latest"
     retention: Retention = field(default_factory=Retention)
     spoilt: Spoilt = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedOrder:
+    """What a position in the stream of samples is one in; ``stretches`` are those of a mixture."""
+
+    sample_order: SampleOrder = NEWEST_ORDER
+    stretches: RecordedStretches = ()
 
 
 class TrainingState(Protocol):
@@ -90,4 +104,32 @@ def saved_run(task: Task) -> SavedRun:
         resume=task.resume,
         retention=task.saving.retention if task.saving else Retention(),
         spoilt=task.spoilt,
+    )
+
+
+def cut_of(
+    saved: SavedRun, point: StepPoint, number: int, order: SavedOrder, description: Mapping[str, Any]
+) -> Cut:
+    """The description of a save at ``point``. Its name is the same on all ranks that count alike."""
+    return Cut(
+        generation=generation_name(point.step, saved.term, f"{saved.attempt}.{number}"),
+        run=saved.run,
+        step=point.step,
+        term=saved.term,
+        number=number,
+        strategy=saved.strategy,
+        world_size=saved.world_size,
+        created_s=time.time(),
+        epoch_end=point.epoch_end,
+        # A value that is not finite measures nothing, and JSON has no number for it.
+        metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
+        state={
+            "position": point.position,
+            "sample_order": stored_order(order.sample_order, len(order.stretches)),
+            "is_evaluation_due": point.is_evaluation_due,
+            **({"stretches": order.stretches} if order.stretches else {}),
+            **({"hand_over": point.hand_over} if point.hand_over else {}),
+            **saved.about,
+            **description,
+        },
     )

@@ -6,12 +6,11 @@ Other threads do the rest. ``sharing_memory`` says where snapshots stay that nev
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from math import isfinite
 
 from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.format.records import Table, table_of
-from checkpointing.generations.repository import Repository, generation_name
+from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import newest_good
 from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order, with_memory
 from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
@@ -23,12 +22,19 @@ from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.state.near_tiers import local_tier, memory_tier
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.rank_mailbox import Mailboxes, open_mailboxes
-from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
+from jobs.training.state.saved_run import (
+    EngineState,
+    SavedOrder,
+    SavedRun,
+    TrainingState,
+    cut_of,
+    saved_run,
+)
 from jobs.training.state.sharing_memory import share_memory
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
-from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, stored_order
+from jobs.training.task.sample_order import SampleOrder
 from jobs.training.task.skipping import RecordedStretches
 from jobs.training.task.task import Saving, Task
 
@@ -87,8 +93,7 @@ class Saver:
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
         self._resumed: str | None = None
-        self._sample_order: SampleOrder = NEWEST_ORDER
-        self._stretches: RecordedStretches = ()
+        self._order = SavedOrder()
 
     def resume_from(
         self, name: str | None, sample_order: SampleOrder, stretches: RecordedStretches = ()
@@ -97,7 +102,7 @@ class Saver:
 
         The position of all saves is one in ``sample_order`` and, of a mixture, in ``stretches``.
         """
-        self._sample_order, self._stretches = sample_order, stretches
+        self._order = SavedOrder(sample_order=sample_order, stretches=stretches)
         self._resumed = name
         before = self._repository.view.generation(name or "")
         if before and self._context.rank == 0:
@@ -238,30 +243,7 @@ class Saver:
         return [Arena(self._pieces, self._layout) for _ in range(_NUM_ARENAS)]
 
     def _cut(self, point: StepPoint) -> Cut:
-        """The cut's description. Its name is the same on all ranks, since every rank counts the orders."""
-        saved, save_id = self._saved, f"{self._saved.attempt}.{self._number}"
-        return Cut(
-            generation=generation_name(point.step, saved.term, save_id),
-            run=saved.run,
-            step=point.step,
-            term=saved.term,
-            number=self._number,
-            strategy=saved.strategy,
-            world_size=saved.world_size,
-            created_s=time.time(),
-            epoch_end=point.epoch_end,
-            # A value that is not finite measures nothing, and JSON has no number for it.
-            metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
-            state={
-                "position": point.position,
-                "sample_order": stored_order(self._sample_order, len(self._stretches)),
-                "is_evaluation_due": point.is_evaluation_due,
-                **({"stretches": self._stretches} if self._stretches else {}),
-                **({"hand_over": point.hand_over} if point.hand_over else {}),
-                **saved.about,
-                **self._state.description(),
-            },
-        )
+        return cut_of(self._saved, point, self._number, self._order, self._state.description())
 
     def _part(self) -> FilePart:
         return FilePart(

@@ -1,6 +1,6 @@
 """The protocol that all five strategies implement: an engine that trains a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +86,13 @@ class Engine(Protocol):
         each tensor is in exactly one rank's piece. Every call gives the same views, also before the first
         step; nothing is computed or sent.
         """
+
+    @property
+    def holds(self) -> Sequence[int]:
+        """The ranks whose ``pieces`` this rank has in its own memory, itself among them."""
+
+    def pieces_of(self, rank: int) -> list[Piece]:
+        """The ``pieces`` of a rank that is among ``holds``, in this rank's memory."""
 
     def targets(self) -> list[Piece]:
         """The memory that this rank fills to resume, named and shaped as ``pieces`` are."""

@@ -31,7 +31,10 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
     settle_buckets(model, torch.zeros(shape, dtype=torch.int64, device=device))
     # If gradients were freed, the first of several micro-batches would allocate them again, beside buckets.
     defer = model.no_sync
-    return NativeEngine(model, recipe, share, whole, unreduced=apart, defer=defer, keeps_gradients=True)
+    holds = range(dist.get_world_size())
+    return NativeEngine(
+        model, recipe, share, whole, unreduced=apart, holds=holds, defer=defer, keeps_gradients=True
+    )
 
 
 def settle_buckets(model: nn.Module, tokens: Tensor) -> None:
@@ -59,9 +62,9 @@ def whole(parameter: Tensor) -> Part:
     return Part(start=0, offset=0, length=parameter.numel())
 
 
-def share(parameter: Tensor) -> Part:
-    """One rank's part of a tensor that all ranks hold: each rank saves 1 / ``world_size`` of it."""
-    return whole(parameter).share(dist.get_rank(), dist.get_world_size())
+def share(parameter: Tensor, rank: int) -> Part:
+    """A rank's part of a tensor that all ranks hold: each rank saves 1 / ``world_size`` of it."""
+    return whole(parameter).share(rank, dist.get_world_size())
 
 
 def replica(recipe: Recipe, device: torch.device) -> Decoder:

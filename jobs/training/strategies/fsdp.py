@@ -39,7 +39,8 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
     fill_shards(decoder, recipe)
     assert isinstance(decoder, FSDPModule)
     defer = partial(apart_from_replicas, decoder) if recipe.num_copies > 1 else nullcontext
-    return NativeEngine(decoder, recipe, saved=share, resumed=own_rows, unreduced=hooked, defer=defer)
+    holds = range(dist.get_rank() % recipe.ranks_per_copy, recipe.world_size, recipe.ranks_per_copy)
+    return NativeEngine(decoder, recipe, share, own_rows, unreduced=hooked, holds=holds, defer=defer)
 
 
 def shard(decoder: Decoder, recipe: Recipe, device: torch.device) -> None:
@@ -121,10 +122,12 @@ def own_rows(parameter: Tensor) -> Part:
     return Part(start=first * prod(row), offset=0, length=count * prod(row))
 
 
-def share(parameter: Tensor) -> Part:
-    """The part of this rank's rows that it saves: all, or an equal part beside the replicas' parts."""
+def share(parameter: Tensor, rank: int) -> Part:
+    """The part of this rank's rows that ``rank``, which holds them too, saves: all, or an equal part beside
+    the replicas' parts.
+    """
     assert isinstance(parameter, DTensor)
     mesh = parameter.device_mesh
     if mesh.ndim == 1:
         return own_rows(parameter)
-    return own_rows(parameter).share(mesh.get_local_rank("replicate"), mesh.size(0))
+    return own_rows(parameter).share(rank // mesh.size(1), mesh.size(0))

@@ -1,9 +1,10 @@
 """The engine of ddp and fsdp: torch's own backward, clipping and optimizer around a wrapped model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from checkpointing.saving.snapshot import Piece
@@ -14,6 +15,9 @@ from jobs.training.strategies.memory import gradients, moments, release_memory, 
 from jobs.training.strategies.optimizer import adamw, clip, host_adamw, schedule
 from jobs.training.task.job import Recipe
 
+PartOfRank = Callable[[Tensor, int], state.Part]
+"""Says which elements of a parameter a rank saves, of those that this rank holds."""
+
 Unreduced = Callable[[nn.Module, See], AbstractContextManager[None]]
 """Shows, of a pass forward and back inside of it, this rank's own gradients by name."""
 
@@ -21,7 +25,8 @@ Unreduced = Callable[[nn.Module, See], AbstractContextManager[None]]
 class NativeEngine:
     """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last.
 
-    ``saved`` and ``resumed`` say which elements of its tensors are this rank's ``pieces`` and ``targets``.
+    ``saved`` and ``resumed`` say which elements of its tensors are ``pieces`` of a rank among ``holds``, and
+    this rank's ``targets``.
     See ``Unreduced`` for ``unreduced``. With ``keeps_gradients`` an update sets gradients to zero and does
     not free their memory.
     """
@@ -30,11 +35,12 @@ class NativeEngine:
         self,
         model: nn.Module,
         recipe: Recipe,
-        saved: state.PartOf,
+        saved: PartOfRank,
         resumed: state.PartOf,
         unreduced: Unreduced,
-        defer: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
+        holds: Sequence[int],
+        defer: Callable[[], AbstractContextManager[None]] = nullcontext,
         keeps_gradients: bool = False,
     ) -> None:
         self.grad_norm: Tensor | None = None
@@ -43,6 +49,7 @@ class NativeEngine:
         self._saved = saved
         self._resumed = resumed
         self._unreduced = unreduced
+        self.holds = holds
         self._defer = defer
         self._keeps_gradients = keeps_gradients
         self._grad_accum = recipe.grad_accum
@@ -80,7 +87,10 @@ class NativeEngine:
         return float(self._schedule.get_last_lr()[0])
 
     def pieces(self) -> list[Piece]:
-        return state.pieces(self._model, self._optimizer, self._saved)
+        return self.pieces_of(dist.get_rank())
+
+    def pieces_of(self, rank: int) -> list[Piece]:
+        return state.pieces(self._model, self._optimizer, lambda parameter: self._saved(parameter, rank))
 
     def targets(self) -> list[Piece]:
         return state.pieces(self._model, self._optimizer, self._resumed)

@@ -6,12 +6,13 @@ This is the only module that imports DeepSpeed. It also undoes the changes that 
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from checkpointing.saving.snapshot import Piece
@@ -215,6 +216,13 @@ class ZeroEngine:
 
     def pieces(self) -> list[Piece]:
         return zero_state.pieces(self._engine)
+
+    @property
+    def holds(self) -> Sequence[int]:
+        return (dist.get_rank(),)
+
+    def pieces_of(self, rank: int) -> list[Piece]:
+        return self.pieces()
 
     def targets(self) -> list[Piece]:
         return self.pieces()

@@ -83,9 +83,9 @@ def fallen(tmp_path: Path, strategy: Strategy, *, falls_at: int = FALL, **change
     return wanted
 
 
-def undisturbed(tmp_path: Path, wanted: Wanted) -> Manifest:
+def undisturbed(tmp_path: Path, wanted: Wanted, num_ranks: int = NUM_RANKS) -> Manifest:
     alone = replace(wanted, store=tmp_path / "alone", memory=None)
-    run_ranks(attempt, alone, num_ranks=NUM_RANKS, tmp_path=tmp_path)
+    run_ranks(attempt, alone, num_ranks=num_ranks, tmp_path=tmp_path)
     return newest_manifest(alone.store, alone.name)
 
 

@@ -1,0 +1,178 @@
+"""A rank that has lost a peer leaves its last whole state in its host's memory, so that no step is lost.
+
+This needs ranks that hold what others save: all of them under ddp, replicas under fsdp. Such a rank writes
+the shares of all ranks whose state it holds, as those would have saved them. It can't ask anybody: the others
+may be gone. So each host writes all that its ranks hold, and a restart finds out what is whole.
+
+Nothing of a step reaches parameters and moments before its update. So the state stays whole while a rank
+waits in a collective, and another thread may copy it then. Once it does, this rank never updates again.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from checkpointing.format.digests import digests
+from checkpointing.format.manifest import Cut, FilePart, file_name
+from checkpointing.saving.memory_tier import MemoryTier
+from checkpointing.saving.snapshot import Arena, Piece, layout
+from checkpointing.stores.contract import StoreError
+from jobs.training.ranks.gathering import gather
+from jobs.training.state.near_tiers import memory_tier
+from jobs.training.state.random_state import RandomState, digest_of_next_numbers, pieces_as_told
+from jobs.training.state.saved_run import EngineState, SavedOrder, SavedRun, cut_of, saved_run
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
+from jobs.training.task.position import StepPoint
+from jobs.training.task.task import Task
+
+# Follows every number of an ordinary save: of two saves of one step it is the newer one.
+_NUMBER = 10**9
+# All ranks know all ranks' random states, of 14 KB each.
+_MOST_RANKS = 512
+# So many bytes at least are copied and written in a second, once that has begun.
+_BYTES_PER_S = 200e6
+_LEAST_S = 2.0
+
+
+class PeersLost(Exception):
+    """This rank's state was left for the next attempt: it may not change any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfRank:
+    """What each rank tells the others when an attempt begins."""
+
+    random: dict[str, str]
+    canary: str
+
+
+class LastState:
+    """Use ``changes`` before each update and ``is_whole`` after it. ``leave`` may be called by any thread.
+
+    Making one is collective. ``will_leave`` is told how many seconds that may take, at most.
+    """
+
+    def __init__(
+        self,
+        saved: SavedRun,
+        tier: MemoryTier,
+        context: Context,
+        engine: Engine,
+        order: SavedOrder,
+        will_leave: Callable[[float], None],
+    ) -> None:
+        self._saved = saved
+        self._tier = tier
+        self._context = context
+        self._engine = engine
+        self._order = order
+        self._will_leave = will_leave
+        own = _OfRank(
+            random=RandomState(context.rank, context.device).told(),
+            canary=digest_of_next_numbers(context.device),
+        )
+        self._others: Mapping[int, _OfRank] = dict(enumerate(gather(own, _OfRank)))
+        self._turns = threading.Condition()
+        self._point: StepPoint | None = None
+        self._is_left: bool | None = None
+
+    def changes(self) -> None:
+        """Waits for a copy that is on its way, and then raises ``PeersLost``."""
+        with self._turns:
+            if self._is_left is not None:
+                raise PeersLost("a peer is gone, and the state was left for the next attempt")
+            self._point = None
+
+    def is_whole(self, point: StepPoint, *, is_crossed: bool) -> None:
+        """All of the update that ended at ``point`` is done. ``is_crossed``: so is what follows it, as the
+        evaluation and the save of an epoch's end.
+        """
+        with self._turns:
+            if is_crossed:
+                self._point = replace(point, epoch_end=None, metrics={}, hand_over=None)
+            elif point.epoch_end is None:
+                self._point = replace(point, is_evaluation_due=point.is_evaluated)
+            # Else an attempt that goes on from here would never save the epoch's end.
+            self._turns.notify_all()
+
+    def leave(self, *, within_s: float = 0.0) -> bool:
+        """Leaves the state once it is whole, if that is soon; returns whether it is left. The first call that
+        finds it whole does so.
+        """
+        with self._turns:
+            if self._is_left is None and self._turns.wait_for(lambda: self._point is not None, within_s):
+                assert self._point is not None
+                self._is_left = False
+                with suppress(StoreError, OSError, RuntimeError):
+                    self._is_left = self._write(self._point)
+            return self._is_left or False
+
+    def _write(self, point: StepPoint) -> bool:
+        if not self._draws_nothing():
+            return False
+        shares = {rank: self._pieces(rank) for rank in self._engine.holds}
+        sizes = {rank: layout(pieces).num_bytes for rank, pieces in shares.items()}
+        if sum(sizes.values()) + max(sizes.values()) > self._tier.free_bytes():
+            return False
+        self._will_leave(_LEAST_S + sum(sizes.values()) / _BYTES_PER_S)
+        description = EngineState(self._engine).description()
+        cut = cut_of(self._saved, point, _NUMBER, self._order, description)
+        for rank in self._own_first(list(shares)):
+            if not self._is_there(cut, rank):
+                self._put(cut, rank, shares[rank])
+        return True
+
+    def _draws_nothing(self) -> bool:
+        """Whether random numbers are where they were at the start. If so, the lost ranks' are as well."""
+        own = RandomState(self._context.rank, self._context.device).told()
+        return own == self._others[self._context.rank].random
+
+    def _pieces(self, rank: int) -> list[Piece]:
+        return self._engine.pieces_of(rank) + pieces_as_told(rank, self._others[rank].random)
+
+    def _own_first(self, ranks: list[int]) -> list[int]:
+        """In an order in which the ranks of a host begin with different shares."""
+        begin = ranks.index(self._context.rank)
+        return ranks[begin:] + ranks[:begin]
+
+    def _is_there(self, cut: Cut, rank: int) -> bool:
+        return any(
+            found.generation == cut.generation and part.rank == rank
+            for found, part in self._tier.inventory()
+        )
+
+    def _put(self, cut: Cut, rank: int, pieces: Sequence[Piece]) -> None:
+        form = layout(pieces)
+        arena = Arena(pieces, form)
+        arena.take(pieces)
+        part = FilePart(
+            rank=rank,
+            file=file_name(rank),
+            num_bytes=form.num_bytes,
+            chunks=digests(arena.data),
+            tensors=form.tensors,
+            shards=form.shards,
+            state={"canary": self._others[rank].canary},
+        )
+        self._tier.keep_beside(cut, part, arena.data)
+
+
+def last_state_of(
+    task: Task,
+    context: Context,
+    engine: Engine,
+    order: SavedOrder,
+    will_leave: Callable[[float], None] = lambda seconds: None,
+) -> LastState | None:
+    """None where ranks hold nothing of each other's state, or keep nothing in memory. Collective.
+
+    On a device nothing is left: its host may have launched the update whose gradients never come.
+    """
+    saving = task.saving
+    tier = memory_tier(saving, saved_run(task)) if saving else None
+    is_worth_it = 1 < context.world_size <= _MOST_RANKS and len(engine.holds) > 1
+    if tier is None or not is_worth_it or context.device.type != "cpu":
+        return None
+    return LastState(saved_run(task), tier, context, engine, order, will_leave)

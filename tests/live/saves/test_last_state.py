@@ -1,0 +1,62 @@
+"""What ranks leave that lose a peer: real ranks, each on a node of its own, of which one is killed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.training.task.job import Strategy
+from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest
+from tests.live.ranks import RankFailed, run_ranks
+from tests.live.saves.test_memory_tier import ALONE, STORE, lose, undisturbed, wanted_in, went_on
+from tests.live.trainings import recipe_for
+
+# One rank falls at the fifth step, of which neither store nor memory has more than the fourth.
+FALL, IN_STORE = 5, 4
+MEMORY = "from the hosts' memory"
+
+
+def left_by_survivors(tmp_path: Path, wanted: Wanted, num_ranks: int) -> None:
+    with pytest.raises(RankFailed):
+        run_ranks(
+            attempt, replace(wanted, falls_at=FALL, fallen_rank=1), num_ranks=num_ranks, tmp_path=tmp_path
+        )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "num_ranks", "shard_within", "lost", "step", "where"),
+    [
+        pytest.param("ddp", 3, None, (1,), FALL, ALONE, id="ddp"),
+        pytest.param("ddp", 3, None, (1, 2), FALL, ALONE, id="ddp, and another host goes too"),
+        pytest.param("fsdp", 4, 2, (1,), FALL, ALONE, id="replicas of fsdp"),
+        pytest.param("fsdp", 4, 2, (1, 3), IN_STORE, STORE, id="all replicas of a share"),
+        pytest.param("fsdp", 3, None, (1,), IN_STORE, MEMORY, id="fsdp without replicas"),
+    ],
+)
+def test_survivors_leave_the_last_finished_step(
+    tmp_path: Path,
+    strategy: Strategy,
+    num_ranks: int,
+    shard_within: int | None,
+    lost: tuple[int, ...],
+    step: int,
+    where: str,
+) -> None:
+    recipe = replace(recipe_for(strategy, world_size=num_ranks), shard_within=shard_within)
+    wanted = wanted_in(tmp_path, strategy, recipe=recipe, memory_every=4, memory_copies=1, draws=False)
+    left_by_survivors(tmp_path, wanted, num_ranks)
+    assert wanted.memory is not None
+    lose(*lost)(wanted.memory)
+    story = went_on(tmp_path, wanted, num_ranks)
+    assert (story.start.step, story.start.trail[-1].partition("chosen, ")[2]) == (step, where)
+    alone = undisturbed(tmp_path, wanted, num_ranks)
+    assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(alone)
+    assert [path for path in wanted.memory.rglob("*") if path.is_file()] == [], "memory is given back"
+
+
+def test_nothing_is_left_where_random_numbers_are_drawn_that_only_the_lost_rank_knew(tmp_path: Path) -> None:
+    wanted = wanted_in(tmp_path, "ddp", memory_every=100)
+    left_by_survivors(tmp_path, wanted, 3)
+    story = went_on(tmp_path, wanted)
+    assert (story.start.step, story.start.trail[-1].partition("chosen, ")[2]) == (IN_STORE, MEMORY)
+    assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))
