@@ -32,6 +32,7 @@ from cluster.inventory import Vendor
 from jobs.training.data.shard_check import CheckedShards
 from jobs.training.loop.attempt import Services, run
 from jobs.training.loop.control import Agreed
+from jobs.training.loop.last_state import LastState
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.models.decoder import Decoder
 from jobs.training.ranks.gathering import from_rank_0
@@ -57,7 +58,8 @@ class Wanted:
     ``has_own_disk``: each rank's disk is one, as on a node of its own. ``dies_after_loading``: rank 0 kills
     itself before it does a step. In ``memory`` each rank has a node's memory of its own, in which it keeps
     every ``memory_every``th step. At the end of the step ``falls_at``, once it is there, all ranks kill
-    themselves, or the rank ``fallen_rank`` alone.
+    themselves, or the rank ``fallen_rank`` alone. The others, if they ``are_asked``, are then asked by another
+    thread for their last state, as a launcher does.
     ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``, and
@@ -93,6 +95,7 @@ class Wanted:
     memory_every: int = 1
     falls_at: int | None = None
     fallen_rank: int | None = None
+    are_asked: bool = False
     draws: bool = True
     dies_after_loading: bool = False
     stop_request: StopRequest | None = None
@@ -177,8 +180,13 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         return wanted.stop_request if is_due else None
 
     draws = _drawing(pages) if wanted.draws else nullcontext()
-    with draws, _reading_as(wanted), _falling(wanted.falls_at, wanted.fallen_rank):
-        run(task, context, Services(report=tell, stop_request=stop_request or counted_wish))
+    with draws, _reading_as(wanted), _falling(wanted):
+        services = Services(
+            report=tell,
+            stop_request=stop_request or counted_wish,
+            offer_last_state=partial(_ask_when_one_fell, wanted),
+        )
+        run(task, context, services)
     story.num_batches = context.status.num_batches
     return story
 
@@ -205,9 +213,23 @@ def _reading_as(wanted: Wanted) -> Iterator[None]:
         yield
 
 
+def _ask_when_one_fell(wanted: Wanted, state: LastState) -> None:
+    def ask() -> None:
+        while not _fallen(wanted).exists():
+            threading.Event().wait(0.05)
+        state.leave(within_s=10.0)
+
+    if wanted.are_asked and wanted.falls_at:
+        threading.Thread(target=ask, daemon=True).start()
+
+
+def _fallen(wanted: Wanted) -> Path:
+    return wanted.store.with_name("fallen")
+
+
 @contextmanager
-def _falling(at: int | None, alone: int | None) -> Iterator[None]:
-    cross = StepBoundary.cross
+def _falling(wanted: Wanted) -> Iterator[None]:
+    cross, at, alone = StepBoundary.cross, wanted.falls_at, wanted.fallen_rank
 
     def fall(boundary: StepBoundary, point: StepPoint, agreed: Agreed, loss: float) -> StepPoint:
         done = cross(boundary, point, agreed, loss)
@@ -217,6 +239,7 @@ def _falling(at: int | None, alone: int | None) -> Iterator[None]:
         if point.step == at and alone in (None, dist.get_rank()):
             if alone is None:
                 dist.barrier()
+            _fallen(wanted).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 

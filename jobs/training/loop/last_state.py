@@ -8,16 +8,15 @@ Nothing of a step reaches parameters and moments before its update. So the state
 waits in a collective, and another thread may copy it then. Once it does, this rank never updates again.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from checkpointing.format.digests import digests
 from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.saving.memory_tier import MemoryTier
 from checkpointing.saving.snapshot import Arena, Piece, layout
-from checkpointing.stores.contract import StoreError
 from jobs.training.ranks.gathering import gather
 from jobs.training.state.near_tiers import memory_tier
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers, pieces_as_told
@@ -26,6 +25,8 @@ from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Task
+
+_log = logging.getLogger(__name__)
 
 # Follows every number of an ordinary save: of two saves of one step it is the newer one.
 _NUMBER = 10**9
@@ -73,7 +74,9 @@ class LastState:
             random=RandomState(context.rank, context.device).told(),
             canary=digest_of_next_numbers(context.device),
         )
-        self._others: Mapping[int, _OfRank] = dict(enumerate(gather(own, _OfRank)))
+        self._told: Sequence[_OfRank] = gather(own, _OfRank)
+        # Inside a step a module may have others in their place, as FSDP's does.
+        self._shares = {rank: self._pieces(rank) for rank in engine.holds}
         self._turns = threading.Condition()
         self._point: StepPoint | None = None
         self._is_left: bool | None = None
@@ -105,32 +108,33 @@ class LastState:
             if self._is_left is None and self._turns.wait_for(lambda: self._point is not None, within_s):
                 assert self._point is not None
                 self._is_left = False
-                with suppress(StoreError, OSError, RuntimeError):
+                try:
                     self._is_left = self._write(self._point)
+                except Exception:
+                    _log.exception("the last state can't be left; the next attempt uses an older one")
             return self._is_left or False
 
     def _write(self, point: StepPoint) -> bool:
         if not self._draws_nothing():
             return False
-        shares = {rank: self._pieces(rank) for rank in self._engine.holds}
-        sizes = {rank: layout(pieces).num_bytes for rank, pieces in shares.items()}
-        if sum(sizes.values()) + max(sizes.values()) > self._tier.free_bytes():
+        sizes = [layout(pieces).num_bytes for pieces in self._shares.values()]
+        if sum(sizes) + max(sizes) > self._tier.free_bytes():
             return False
-        self._will_leave(_LEAST_S + sum(sizes.values()) / _BYTES_PER_S)
+        self._will_leave(_LEAST_S + sum(sizes) / _BYTES_PER_S)
         description = EngineState(self._engine).description()
         cut = cut_of(self._saved, point, _NUMBER, self._order, description)
-        for rank in self._own_first(list(shares)):
+        for rank in self._own_first([*self._shares]):
             if not self._is_there(cut, rank):
-                self._put(cut, rank, shares[rank])
+                self._put(cut, rank)
         return True
 
     def _draws_nothing(self) -> bool:
         """Whether random numbers are where they were at the start. If so, the lost ranks' are as well."""
         own = RandomState(self._context.rank, self._context.device).told()
-        return own == self._others[self._context.rank].random
+        return own == self._told[self._context.rank].random
 
     def _pieces(self, rank: int) -> list[Piece]:
-        return self._engine.pieces_of(rank) + pieces_as_told(rank, self._others[rank].random)
+        return self._engine.pieces_of(rank) + pieces_as_told(rank, self._told[rank].random)
 
     def _own_first(self, ranks: list[int]) -> list[int]:
         """In an order in which the ranks of a host begin with different shares."""
@@ -143,7 +147,8 @@ class LastState:
             for found, part in self._tier.inventory()
         )
 
-    def _put(self, cut: Cut, rank: int, pieces: Sequence[Piece]) -> None:
+    def _put(self, cut: Cut, rank: int) -> None:
+        pieces = self._shares[rank]
         form = layout(pieces)
         arena = Arena(pieces, form)
         arena.take(pieces)
@@ -154,7 +159,7 @@ class LastState:
             chunks=digests(arena.data),
             tensors=form.tensors,
             shards=form.shards,
-            state={"canary": self._others[rank].canary},
+            state={"canary": self._told[rank].canary},
         )
         self._tier.keep_beside(cut, part, arena.data)
 
