@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from shutil import disk_usage
 
-from checkpointing.format.manifest import Cut, FilePart
+from checkpointing.format.manifest import Cut, FilePart, part_name
 from checkpointing.saving.budget import oldest_first
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.memory_limit import memory_left
@@ -45,6 +45,12 @@ class MemoryTier(LocalTier):
     def keep_beside(self, cut: Cut, part: FilePart, data: memoryview) -> None:
         """Writes a share and deletes nothing: what is there may be all that is whole."""
         self._put(cut, part, data)
+
+    def has(self, cut: Cut, rank: int) -> bool:
+        """Whether a rank's share is there, judging by names."""
+        return f"{self._folder}/{cut.generation}/{part_name(rank)}" in self._store.list(
+            f"{self._folder}/{cut.generation}"
+        )
 
     def free_bytes(self) -> int:
         """How much more there may be here: what folder, machine and container all have free."""

@@ -2,8 +2,9 @@
 it.
 
 Workers and Train's controller push and the driver fetches, so a busy driver blocks nobody. Posts that wait
-stay bounded: of heartbeats only each rank's newest is kept. In the other direction there is one message: the
-driver's stop request to a group, which the group's rank 0 fetches.
+stay bounded: of heartbeats only each rank's newest is kept. In the other direction there are two messages:
+the driver's stop request to a group, which the group's rank 0 fetches, and its wish that ranks leave their
+last state, which the group's controller fetches.
 """
 
 from dataclasses import dataclass
@@ -63,6 +64,21 @@ class Searching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """The rank leaves its last state in its host's memory, which takes so many seconds at most."""
+
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The rank has left its last state, or has none to leave: it may be ended."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
     """The exception of one rank in one job."""
 
@@ -100,7 +116,7 @@ class Lost:
 
 Post = (
     Assembled | Ready | Started | Searching | Heartbeat | Measured | Done | Departed | Raised | Lost
-    | RunEvent
+    | Leaving | Left | RunEvent
 )  # fmt: skip
 
 
@@ -113,6 +129,7 @@ class Board:
         self._posts: list[tuple[str, Post]] = []
         self._beats: dict[tuple[str, int], Heartbeat] = {}
         self._stop_requests: dict[str, StopRequest] = {}
+        self._condemned: set[str] = set()
 
     def post(self, group: str, post: Post) -> None:
         if isinstance(post, Heartbeat):
@@ -128,6 +145,13 @@ class Board:
 
     def request_stop(self, group: str, stop_request: StopRequest) -> None:
         self._stop_requests[group] = stop_request
+
+    def condemn(self, group: str) -> None:
+        """The group is about to be ended: its ranks may leave their last state."""
+        self._condemned.add(group)
+
+    def is_condemned(self, group: str) -> bool:
+        return group in self._condemned
 
     def stop_request(self, group: str) -> StopRequest | None:
         return self._stop_requests.get(group)

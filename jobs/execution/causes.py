@@ -24,7 +24,7 @@ LOST_AT_START = "a worker was lost before it could begin"
 # A rank that talks to a lost peer reports one of these.
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused|aborted)|connect\(\) timed out|broken pipe|no route to host|"
-    r"network is unreachable|nccl.*(remote process exited|remote error|system error)|"
+    r"network is unreachable|^PeersLost: |nccl.*(remote process exited|remote error|system error)|"
     r"socket (timeout|has timed out)",
     re.IGNORECASE,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from cluster.probe.broken_ways import ends_to_leave
-from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
+from jobs.execution.board import Assembled, Departed, Leaving, Left, Lost, Post, Raised, Ready
 from jobs.execution.causes import is_echo, speaks_of_peer
 from jobs.execution.hang_detection import HangDetection
 from jobs.execution.messages import Heartbeat, SessionLimits
@@ -21,6 +21,8 @@ START_TIMEOUT_S = 300.0
 # From the last rank's last report until the worker group is gone by itself.
 _END_TIMEOUT_S = 300.0
 _MOST_NAMED = 8
+# A rank that writes its last state is waited for no longer.
+_MOST_LEAVING_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,10 @@ class GroupMonitor:
             case Departed() if self._progress:
                 self._progress.forget(post.rank)
                 self._departed[post.rank] = now
+            case Leaving():
+                self._troubles.leaves(post.rank, now + min(post.seconds, _MOST_LEAVING_S))
+            case Left():
+                self._troubles.left(post.rank)
             case Raised():
                 self._troubles.raised(post.rank, post.failure, now)
             case Lost() if post.rank not in self._troubles:
@@ -122,6 +128,12 @@ class GroupMonitor:
                 failure = self._with_ways(failure)
             return replace(failure, log_tail=self._last_lines(failure.ranks or (0,)))
         return self._no_end(now)
+
+    def have_left(self, failure: Failure, since: float, now: float) -> bool:
+        """Whether the ranks without a part in ``failure`` have left their last state, or had their time
+        ``since`` they were told to.
+        """
+        return self._troubles.is_done(failure.ranks, since, now)
 
     def failure(self) -> Failure | None:
         """What the ranks have reported so far, if anything went wrong."""

@@ -1,6 +1,6 @@
 """Collects what the ranks of one worker group report as failures, until enough ranks have reported. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cluster.local_ray.timeouts import asked_every_s
@@ -24,6 +24,8 @@ class RankFailures:
         self._by_rank: dict[int, Failure] = {}
         self._places: dict[int, tuple[int, int]] = {}
         self._since: float | None = None
+        self._leaving: dict[int, float] = {}
+        self._left: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._by_rank)
@@ -37,11 +39,23 @@ class RankFailures:
     def lost(self, rank: int, failure: Failure, now: float) -> None:
         self._tell(rank, failure, now, is_lost=True)
 
+    def leaves(self, rank: int, until: float) -> None:
+        """The rank leaves its last state: it is waited for, but not for longer."""
+        self._leaving[rank] = until
+
+    def left(self, rank: int) -> None:
+        self._left.add(rank)
+
+    def is_done(self, without: Collection[int], since: float, now: float) -> bool:
+        """Whether every rank but those ``without`` has reported or left, or has had its time by now."""
+        missing = set(range(self._world_size)) - set(without) - self._by_rank.keys() - self._left
+        if not missing:
+            return True
+        return now - since > self._grace_s and all(self._leaving.get(rank, 0.0) <= now for rank in missing)
+
     def is_all_told(self, now: float) -> bool:
         """Whether every rank has reported, or the missing ones have had their time to do so."""
-        if self._since is None:
-            return False
-        return len(self._by_rank) == self._world_size or now - self._since > self._grace_s
+        return self._since is not None and self.is_done((), self._since, now)
 
     def failure(self) -> Failure | None:
         told = sorted(self._by_rank, key=self._places.__getitem__)

@@ -58,8 +58,8 @@ class Wanted:
     ``has_own_disk``: each rank's disk is one, as on a node of its own. ``dies_after_loading``: rank 0 kills
     itself before it does a step. In ``memory`` each rank has a node's memory of its own, in which it keeps
     every ``memory_every``th step. At the end of the step ``falls_at``, once it is there, all ranks kill
-    themselves, or the rank ``fallen_rank`` alone. The others, if they ``are_asked``, are then asked by another
-    thread for their last state, as a launcher does.
+    themselves, or the rank ``fallen_rank`` alone. The others, if they ``are_asked``, are then asked by a
+    thread for their last state, as by a launcher.
     ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``, and

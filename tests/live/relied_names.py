@@ -389,6 +389,12 @@ NAMES = (
     ),
     Relied(name=f"{GROUP}.worker.ActorMetadata", by=f"{TRAIN}.GroupWatcher", says=("    node_id: str\n",)),
     Relied(name=f"{GROUP}.worker.Worker.execute_async", by=f"{TRAIN}.InEachWorker", position=3),
+    Relied(name=f"{GROUP}.worker.Worker.execute_async", by=f"{TRAIN}._call", position=2),
+    Relied(
+        name=f"{CALLBACK}.WorkerGroupCallback.before_worker_group_shutdown",
+        by=f"{TRAIN}.GroupWatcher",
+        replaced_by=f"{TRAIN}.GroupWatcher.before_worker_group_shutdown",
+    ),
     Relied(name=f"{GROUP}.poll.WorkerGroupPollStatus.errors", by=f"{TRAIN}.GroupWatcher"),
     Relied(name=f"{GROUP}.worker_group.placement_group", by=f"{TRAIN}.name_placements"),
     Relied(

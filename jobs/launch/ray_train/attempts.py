@@ -173,6 +173,7 @@ class _Followed:
     monitor: GroupMonitor
     fit: Fit
     verdict: Failure | None = None
+    judged_s: float = 0.0
     stop_request: StopRequest | None = None
     next_look_s: float = 0.0
     resumed_s: float | None = None
@@ -188,9 +189,13 @@ class _Followed:
 
     def judge(self) -> None:
         """Ends an attempt that cannot go on, once every rank with something to report has reported."""
-        if self.verdict is None and (failure := self.monitor.verdict(time.monotonic())):
-            self.verdict = self.monitor.with_step(failure)
-        if self.verdict is not None:
+        now = time.monotonic()
+        if self.verdict is None and (failure := self.monitor.verdict(now)):
+            self.verdict, self.judged_s = self.monitor.with_step(failure), now
+            self.board.condemn.remote(self.fit.name)
+        if self.verdict is None:
+            return
+        if not self._keeps_memory or self.monitor.have_left(self.verdict, self.judged_s, now):
             self.fit.condemn()
 
     def pass_on(self, stop_request: StopRequest | None) -> Cancelled | Failed | None:
@@ -228,6 +233,10 @@ class _Followed:
             return self._failed()
         checkpoint = self.fit.result.checkpoint
         return Completed(pointer=pointed_at(checkpoint) if checkpoint else None)
+
+    @property
+    def _keeps_memory(self) -> bool:
+        return self.task.saving is not None and self.task.saving.memory is not None
 
     def _drain(self) -> StopRequest | None:
         """A request to move on if a node of the attempt drains: workers must leave the node before its

@@ -5,11 +5,12 @@ Ray may change these names in any version: ``tests/live/machines/test_ray_intern
 fails by name. The private names of Ray itself are in ``cluster.ray_internals``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import ray
+from ray.exceptions import RayError
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.exceptions import (
@@ -114,16 +115,54 @@ class GroupWatcher(ControllerCallback, WorkerGroupCallback):  # type: ignore[mis
         """Called at each look of the controller, for each rank that has failed by then."""
         raise NotImplementedError
 
+    _workers: Sequence[Any] = ()
+
+    def looked(self, call: "CallWorkers") -> None:
+        """Called at each look of the controller, once all workers are up."""
+        raise NotImplementedError
+
+    def ends(self, call: "CallWorkers") -> None:
+        """Called right before the workers are ended, whatever the reason."""
+        raise NotImplementedError
+
     def after_controller_start(self, train_run_context: Any) -> None:
         self.started()
 
     def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
+        self._workers = workers
         self.assembled(tuple(worker.metadata.node_id for worker in workers))
         return {}
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         for rank, error in worker_group_status.errors.items():
             self.failed(rank, error)
+        self.looked(partial(_call, self._workers))
+
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:
+        self.ends(partial(_call, self._workers))
+
+
+class CallWorkers(Protocol):
+    def __call__(
+        self, act: Callable[[], None], without: Collection[int], within_s: float
+    ) -> Mapping[int, BaseException]:
+        """Has the workers call ``act``, but those of the ranks ``without``. Waits for them for so long at
+        most; returns the errors of those that could not. One whose node is silent just does not answer.
+        """
+
+
+def _call(
+    workers: Sequence[Any], act: Callable[[], None], without: Collection[int], within_s: float
+) -> dict[int, BaseException]:
+    calls = {worker.execute_async(act): rank for rank, worker in enumerate(workers) if rank not in without}
+    done, _ = ray.wait([*calls], num_returns=len(calls), timeout=within_s) if calls else ([], [])
+    errors: dict[int, BaseException] = {}
+    for call in done:
+        try:
+            ray.get(call)
+        except RayError as error:
+            errors[calls[call]] = error
+    return errors
 
 
 def name_placements(name: str) -> None:

@@ -15,8 +15,10 @@ from cluster.local_ray import timeouts
 from cluster.ray_internals import is_own_ray, propagated_variables, readiness_of, session_directory
 from jobs.execution.board import Assembled, Post
 from jobs.launch.ray_train.driver_actors import here
+from jobs.launch.ray_train.last_states import leave_last_state
 from jobs.launch.ray_train.ray_errors import lost
 from jobs.launch.ray_train.train_internals import (
+    CallWorkers,
     DrivenTrainer,
     GroupWatcher,
     InEachWorker,
@@ -28,6 +30,8 @@ from jobs.launch.ray_train.train_internals import (
     without_extras,
 )
 
+# The driver waits no longer either, and ends the controller then.
+_MOST_LEAVING_S = 600.0
 # Ray retries again and again to start what does not start.
 _CONTROLLER_TIMEOUT_S = 60.0
 
@@ -112,6 +116,9 @@ class Reporter(GroupWatcher):
     def __init__(self, board: Any, group: str) -> None:
         self._board = board
         self._group = group
+        self._dead: set[int] = set()
+        self._answer: Any = None
+        self._is_over = False
 
     def started(self) -> None:
         # Ray keeps a placement until its job ends, whatever becomes of the actor that asked for it. With a
@@ -122,7 +129,28 @@ class Reporter(GroupWatcher):
         self._post(Assembled(node_ids=node_ids))
 
     def failed(self, rank: int, error: BaseException) -> None:
-        self._post(lost(rank, error))
+        post = lost(rank, error)
+        self._is_over = True
+        if post.is_death:
+            self._dead.add(rank)
+        self._post(post)
+
+    def looked(self, call: CallWorkers) -> None:
+        if self._answer is None:
+            self._answer = self._board.is_condemned.remote(self._group)
+            return
+        if self._is_over or not ray.wait([self._answer], timeout=0)[0]:
+            return
+        answer, self._answer = self._answer, None
+        if ray.get(answer):
+            self._is_over = True
+            call(leave_last_state, self._dead, 0.0)
+
+    def ends(self, call: CallWorkers) -> None:
+        if not self._is_over:
+            return
+        for rank, error in call(leave_last_state, self._dead, _MOST_LEAVING_S).items():
+            self._post(lost(rank, error))
 
     def _post(self, post: Post) -> None:
         self._board.post.remote(self._group, post)

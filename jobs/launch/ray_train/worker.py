@@ -28,9 +28,20 @@ from cluster.inventory import DOMAIN_LABEL, Vendor
 from cluster.probe.meeting import folder_of, join, meet_at, meet_in, on_the_way_to
 from cluster.probe.roll_call import Unmet
 from cluster.run_key import new_key
-from jobs.execution.board import Departed, Done, Measured, Post, Raised, Ready, Searching
+from jobs.execution.board import (
+    Departed,
+    Done,
+    Leaving,
+    Left,
+    Measured,
+    Post,
+    Raised,
+    Ready,
+    Searching,
+)
 from jobs.execution.messages import Started
 from jobs.launch.ray_train.heartbeat import watching
+from jobs.launch.ray_train.last_states import offering
 from jobs.launch.ray_train.stop_listener import hearing
 from jobs.training.health.postmortem import dump_stacks_on_request, log_tail, oom_kills
 from jobs.training.task.context import Context
@@ -43,8 +54,12 @@ from jobs.training.task.task import Task
 if TYPE_CHECKING:
     import torch
 
+    from jobs.training.loop.last_state import LastState
+
 
 _POST_TIMEOUT_S = 60.0
+# A rank that is at an update when a peer is gone is whole again soon.
+_SOON_WHOLE_S = 2.0
 # The variable with the meeting point of the ranks, for ``train`` in the same process: no secret.
 _MEETING = "LONGHAUL_MEETING"
 
@@ -91,10 +106,24 @@ def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
     from jobs.training.health.failures import failure_of
     from jobs.training.loop.attempt import Services, run
 
+    states: list[LastState] = []
+    tell = partial(_tell, assignment)
+
+    def leave() -> None:
+        if states:
+            states[0].leave(within_s=_SOON_WHOLE_S)
+        tell(Left(rank=context.rank))
+
     try:
-        with _heard_stop_request(assignment, context.rank) as stop_request:
-            tell = partial(_tell, assignment)
-            run(task, context, Services(report=tell, report_checkpoint=point_at, stop_request=stop_request))
+        with offering(leave), _heard_stop_request(assignment, context.rank) as stop_request:
+            services = Services(
+                report=tell,
+                report_checkpoint=point_at,
+                stop_request=stop_request,
+                offer_last_state=states.append,
+                will_leave=lambda seconds: tell(Leaving(rank=context.rank, seconds=seconds)),
+            )
+            run(task, context, services)
     except BaseException as error:
         traceback.print_exc()
         failure = replace(failure_of(error, context.status.phase, context.rank), step=context.status.step)

@@ -171,6 +171,8 @@ class _Attempt:
         try:
             self._work()
         except (AgreedFailure, Fenced):
+            if self._last_state:
+                self._last_state.forbid()
             raise
         except Exception as error:
             if self._last_state and not is_out_of_memory(error):

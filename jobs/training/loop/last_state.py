@@ -114,6 +114,11 @@ class LastState:
                     _log.exception("the last state can't be left; the next attempt uses an older one")
             return self._is_left or False
 
+    def forbid(self) -> None:
+        """From now on nothing is left: the state may be wrong, or another attempt goes on already."""
+        with self._turns:
+            self._is_left = self._is_left or False
+
     def _write(self, point: StepPoint) -> bool:
         if not self._draws_nothing():
             return False
@@ -124,7 +129,7 @@ class LastState:
         description = EngineState(self._engine).description()
         cut = cut_of(self._saved, point, _NUMBER, self._order, description)
         for rank in self._own_first([*self._shares]):
-            if not self._is_there(cut, rank):
+            if not self._tier.has(cut, rank):
                 self._put(cut, rank)
         return True
 
@@ -140,12 +145,6 @@ class LastState:
         """In an order in which the ranks of a host begin with different shares."""
         begin = ranks.index(self._context.rank)
         return ranks[begin:] + ranks[:begin]
-
-    def _is_there(self, cut: Cut, rank: int) -> bool:
-        return any(
-            found.generation == cut.generation and part.rank == rank
-            for found, part in self._tier.inventory()
-        )
 
     def _put(self, cut: Cut, rank: int) -> None:
         pieces = self._shares[rank]
