@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt, Unfit
+from checkpointing.format.digests import digest
 from checkpointing.format.manifest import (
     MOST_MANIFEST_BYTES,
     Cut,
@@ -48,12 +49,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A share that lies on a rank's node: ``rank`` saved it."""
+    """A share that lies on a rank's node: ``rank`` saved it. ``digest`` is that of all its bytes."""
 
     cut: Cut
     rank: int
     num_bytes: int
     is_in_memory: bool
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +75,7 @@ class Offer:
 
 def offered(saved: SavedRun, context: Context, source: Source, refused: dict[str, str]) -> Offer:
     """Rank 0's choice, made from the log and from what all ranks have near them. Collective."""
-    own = [
-        _Told(one.cut, one.part.rank, one.part.num_bytes, one.tier is source.memory) for one in source.held
-    ]
+    own = [_told(one, source) for one in source.held]
     by_rank = gather(own, list[_Told])
     near = _complete_near(by_rank, saved, are_brought=source.seats is not None)
     offer = _shared_offer(_decide(saved, source, refused, near) if context.rank == 0 else None)
@@ -91,6 +91,12 @@ def offered(saved: SavedRun, context: Context, source: Source, refused: dict[str
     except Corrupt as error:
         refused[name] = str(error)
         return offered(saved, context, source, refused)
+
+
+def _told(one: Held, source: Source) -> _Told:
+    part = one.part
+    whole = digest("".join(part.chunks).encode())
+    return _Told(one.cut, part.rank, part.num_bytes, one.tier is source.memory, whole)
 
 
 def sizes_of(generation: str, told: Sequence[_Told]) -> dict[int, int]:
@@ -190,6 +196,8 @@ def _complete_near(by_rank: Sequence[Sequence[_Told]], saved: SavedRun, *, are_b
     brought, on any node.
     """
     cuts = {one.cut.generation: one.cut for told in by_rank for one in told}
+    for name in _contradicted(by_rank):
+        del cuts[name]
     usable = []
     for name, cut in cuts.items():
         seen = [frozenset(sizes_of(name, told)) for told in by_rank]
@@ -209,6 +217,16 @@ def _complete_near(by_rank: Sequence[Sequence[_Told]], saved: SavedRun, *, are_b
                 )
             )
     return usable
+
+
+def _contradicted(by_rank: Sequence[Sequence[_Told]]) -> set[str]:
+    """The generations of which two nodes hold different bytes as the same share: who lost a peer writes
+    others' shares too, and what they don't agree on is no state of the run.
+    """
+    found: dict[tuple[str, int], set[str]] = {}
+    for one in (one for told in by_rank for one in told):
+        found.setdefault((one.cut.generation, one.rank), set()).add(one.digest)
+    return {name for (name, _), digests in found.items() if len(digests) > 1}
 
 
 def forgive(source: Source, name: str) -> None:
