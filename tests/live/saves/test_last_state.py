@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.format.digests import digests
+from checkpointing.saving.memory_tier import MemoryTier
 from jobs.training.task.job import Strategy
 from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest
 from tests.live.ranks import RankFailed, run_ranks
@@ -59,6 +61,23 @@ def test_survivors_leave_the_last_finished_step(
 def test_nothing_is_left_where_random_numbers_are_drawn_that_only_the_lost_rank_knew(tmp_path: Path) -> None:
     wanted = wanted_in(tmp_path, "ddp", memory_every=100)
     left_by_survivors(tmp_path, wanted, 3)
+    story = went_on(tmp_path, wanted)
+    assert (story.start.step, story.start.trail[-1].partition("chosen, ")[2]) == (IN_STORE, MEMORY)
+    assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))
+
+
+def test_what_survivors_do_not_agree_on_is_not_used(tmp_path: Path) -> None:
+    wanted = wanted_in(tmp_path, "ddp", memory_every=4, draws=False)
+    left_by_survivors(tmp_path, wanted, 3)
+    assert wanted.memory is not None
+    # As if rank 2 had computed otherwise, and told its own digest.
+    (run,) = [path.name for path in (wanted.memory / "node-2").glob("*/runs/*")]
+    tier = MemoryTier(wanted.memory / "node-2", run)
+    cut, part = next((cut, part) for cut, part in tier.inventory() if cut.step == FALL)
+    with tier.open_share(cut, part) as file:
+        data = bytearray(file.read())
+    data[-1] ^= 1
+    tier.keep_beside(cut, replace(part, chunks=digests(memoryview(data))), memoryview(data))
     story = went_on(tmp_path, wanted)
     assert (story.start.step, story.start.trail[-1].partition("chosen, ")[2]) == (IN_STORE, MEMORY)
     assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))

@@ -11,7 +11,7 @@ from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.objects import TransferPace
 from checkpointing.stores.retrying import RetryLimits
-from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
+from jobs.execution.board import Assembled, Departed, Leaving, Left, Lost, Post, Raised, Ready
 from jobs.execution.causes import cause_of
 from jobs.execution.hang_detection import limits_of
 from jobs.execution.messages import Heartbeat, SessionLimits
@@ -408,3 +408,38 @@ def test_how_long_its_steps_still_take_is_known_from_the_first_one_on() -> None:
     assert watched.life.left_s(num_steps=101) == inf
     watched.hear(*(replace(beat(rank, 41 - rank, "productive"), step_s=0.5) for rank in (0, 1)))
     assert watched.life.left_s(num_steps=101) == 30
+
+
+def test_who_leaves_a_last_state_after_a_loss_has_the_time_that_it_needs() -> None:
+    watched = stepping()
+    watched.hear(lost(0), Leaving(rank=1, seconds=30.0))
+    watched.now += 20
+    assert watched.verdict() is None
+
+    watched.hear(Left(rank=1))
+
+    found = watched.verdict()
+    assert found is not None
+    assert found.ranks == (0,)
+
+
+def test_who_would_leave_for_ever_is_ended() -> None:
+    watched = stepping()
+    watched.hear(lost(0), Leaving(rank=1, seconds=1e9))
+    watched.now += 599
+    assert watched.verdict() is None
+    watched.now += 2
+    assert watched.verdict() is not None
+
+
+def test_before_a_hang_is_ended_those_that_wait_leave_their_last_state() -> None:
+    watched = stepping()
+    watched.wait(31, 5, ranks=(1,))
+    found = watched.verdict()
+    assert found is not None
+    assert found.ranks == (0,)
+    assert not watched.life.have_left(found, watched.now, watched.now + 0.5)
+
+    watched.hear(Left(rank=1))
+
+    assert watched.life.have_left(found, watched.now, watched.now + 0.5)

@@ -110,3 +110,35 @@ def test_of_ranks_that_abort_and_one_that_raised_the_first_is_blamed() -> None:
 
     assert told is not None
     assert told.ranks == (3,)
+
+
+def test_a_rank_that_has_left_its_last_state_is_not_waited_for() -> None:
+    troubles = RankFailures(3)
+    troubles.lost(0, DEATH, now=0.0)
+    troubles.left(1)
+    assert not troubles.is_all_told(now=0.1)
+
+    troubles.left(2)
+
+    assert troubles.is_all_told(now=0.1)
+    assert troubles.failure() == DEATH
+
+
+def test_a_rank_that_leaves_its_last_state_is_waited_for_as_long_as_it_said_and_no_longer() -> None:
+    troubles = RankFailures(2)
+    troubles.leaves(1, until=30.0)
+    troubles.lost(0, DEATH, now=0.0)
+
+    assert not troubles.is_all_told(now=29.9)
+    assert troubles.is_all_told(now=30.1)
+
+
+def test_ranks_without_a_part_in_a_hang_are_waited_for_and_the_one_that_hangs_is_not() -> None:
+    troubles = RankFailures(3)
+    assert not troubles.is_done((1,), since=0.0, now=0.1)
+
+    troubles.left(0)
+    troubles.left(2)
+
+    assert troubles.is_done((1,), since=0.0, now=0.1)
+    assert RankFailures(3).is_done((1,), since=0.0, now=GRACE_S + 0.1), "they never answered"
