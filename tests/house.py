@@ -130,7 +130,7 @@ WALL_CLOCKS = (
     "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
     "jobs.doctor.command", "jobs.listing.command", "jobs.run_progress.run_view", "jobs.runs.status",
     "jobs.watching.runs", "jobs.watching.sweeps", "jobs.run_progress.sweep_progress",
-    "jobs.durable.records",
+    "jobs.durable.records", "jobs.training.state.saved_run",
     "jobs.training.loop.recording", "jobs.training.state.saving", "jobs.training.data.shard_check",
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip
