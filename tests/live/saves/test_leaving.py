@@ -1,4 +1,4 @@
-"""When a rank may leave its last state, and when it may not. The other ranks of the run are not needed here."""
+"""When a rank may leave its last state, and when it may not. The other ranks of the run are not needed."""
 
 import threading
 from pathlib import Path

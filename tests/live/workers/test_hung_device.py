@@ -48,7 +48,14 @@ class Hanging(NativeEngine):
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
                 setattr(module, name, Parameter(late.tensor(parameter)))
-        super().__init__(model, recipe, saved=whole, resumed=whole, unreduced=lambda *_: nullcontext())
+        super().__init__(
+            model,
+            recipe,
+            lambda parameter, rank: whole(parameter),
+            whole,
+            unreduced=lambda *_: nullcontext(),
+            holds=(),
+        )
         self._late, self._hangs_in, self._step = late, hangs_in, 1
         self._peers = dist.new_group()
         if hangs_in == "backward":

@@ -65,7 +65,14 @@ class _Model(Decoder):
 
 class _Poisoned(NativeEngine):
     def __init__(self, model: nn.Module, recipe: Recipe, poison: Poison) -> None:
-        super().__init__(model, recipe, saved=whole, resumed=whole, unreduced=lambda *_: nullcontext())
+        super().__init__(
+            model,
+            recipe,
+            lambda parameter, rank: whole(parameter),
+            whole,
+            unreduced=lambda *_: nullcontext(),
+            holds=(),
+        )
         self._poison, self._step = poison, 1
 
     def accumulate(self, *batch: Tensor, last: bool, weight: float = 1.0) -> Tensor:
