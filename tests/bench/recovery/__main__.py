@@ -18,7 +18,6 @@ import torch
 from tests.bench.recovery.saves import BLOCK_S, EVERY_S, cost_of_saving
 from tests.bench.recovery.systems import Ours, Stock, System
 from tests.bench.recovery.trials import (
-    EVERY,
     SCHEDULE,
     Fault,
     Reached,
@@ -38,8 +37,8 @@ _FAULTS = {
     "hung": ("worker hung -> new step", hang, 0.1, 1),
 }
 _SCHEDULE_BOUND = 1 / 1.5
-# What is lost of the schedule: a cadence for each of its faults.
-_MOST_REPEATED = len(SCHEDULE) * EVERY
+# What is lost of the schedule: the step that each of its faults interrupts.
+_MOST_REPEATED = len(SCHEDULE)
 _SAVE_BOUND = 1.01
 
 Measure = Callable[[Callable[[Path], System], float], Reached]

@@ -83,7 +83,8 @@ class Ours:
 
     def start(self, cluster: Cluster, num_steps: int, every: int) -> "subprocess.Popen[bytes]":
         spec = self._folder / "spec.yaml"
-        saving = self._saving or f"every_steps: {every}"
+        # No snapshot in memory comes sooner than a save: what else is there, survivors have left.
+        saving = self._saving or f"every_steps: {every}, memory: {{every_steps: {every}}}"
         spec.write_text(
             _SPEC.format(
                 model=self._model,
