@@ -8,11 +8,12 @@ The age of the newest checkpoint counts across a driver's attempts, and while no
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean, median
+from statistics import median
 from typing import Literal
 
 from jobs.alerts.slow_hosts import LinksTried
 from jobs.alerts.slow_links import UploadRates
+from jobs.alerts.slow_ranks import RankSpeeds
 from jobs.execution.messages import Heartbeat
 from jobs.training.task.events import Evaluated, Progress, RunEvent
 from jobs.training.task.spikes import SpikeBound, Spikes
@@ -29,7 +30,6 @@ _SPIKE = SpikeBound(sigmas=8.0, num_recent=60, fewest=20, in_a_row=2)
 _NUM_SPEEDS, _FEWEST_SPEEDS, _PRESENT = 600, 30, 8
 # A save takes some seconds, however short the cadence.
 _LEAST_STALE_S = 30.0
-_NUM_PACES, _FEWEST_PACES = 9, 5
 # The looks of one minute. More would tell nothing new, and there may be a thousand ranks.
 _NUM_LOADS, _LOAD_EVERY_S = 12, 5.0
 # A judgement that compares all ranks takes longer the more there are: of many, each round has so many.
@@ -181,10 +181,7 @@ class Alarms:
         self._data_waits: deque[float] = deque(maxlen=_NUM_DATA_WAITS)
         self._has_evaluated = False
         self._told_s = None
-        self._paces: dict[int, deque[float]] = {}
-        self._usual_paces: dict[int, float] = {}
-        self._nodes: dict[int, str] = {}
-        self._straggler = -1
+        self._rank_speeds = RankSpeeds(self._bounds.straggler) if self._bounds.straggler else None
         self._uploads = UploadRates(self._bounds.slow_link) if self._bounds.slow_link else None
         self._loads: dict[int, deque[float]] = {}
         self._usual_loads: dict[int, float] = {}
@@ -293,40 +290,17 @@ class Alarms:
         )
 
     def _pace(self, beat: Heartbeat, now: float) -> Alarm | None:
-        """Judges whether one rank is slow. Ranks wait for each other in a step, so step times show no rank.
-        The time that each device takes for the same product does.
-        """
-        bound = self._bounds.straggler
-        paces = self._paces.setdefault(beat.rank, deque(maxlen=_NUM_PACES))
-        if bound is None or beat.pace_s <= 0 or (paces and paces[-1] == beat.pace_s):
+        """Judges whether one rank is slow by itself."""
+        speeds = self._rank_speeds
+        if speeds is None or not speeds.hear(beat) or not self._is_due("straggler", speeds.num_ranks):
             return None
-        paces.append(beat.pace_s)
-        if len(paces) < _FEWEST_PACES:
-            return None
-        usual = self._usual_paces
-        usual[beat.rank] = median(paces)
-        self._nodes[beat.rank] = beat.node
-        if len(usual) < 2 or not self._is_due("straggler", len(usual)):
-            return None
-        slowest = max(usual, key=lambda rank: usual[rank])
-        others = median(own for rank, own in usual.items() if rank != slowest)
-        ratio = usual[slowest] / others
-        node = self._nodes[slowest]
-        facts: dict[str, AlarmFact] = {"rank": slowest, "ratio": ratio} | ({"node": node} if node else {})
-        who = f"rank {slowest} on {node}" if node else f"rank {slowest}"
-        text = f"{who} takes {ratio:.2f} times as long as the others for the same product"
-        if ratio > 1 + bound:
-            self._straggler = slowest
-        # Between two throttles of its CPU a rank is as fast as the others: perhaps at most looks.
-        of_straggler = self._paces.get(self._straggler)
-        is_over = of_straggler is None or mean(of_straggler) < (1 + bound / 2) * others
-        return self._judge(
-            "straggler",
-            ratio > 1 + bound,
-            is_over and ratio < 1 + bound / 2,
-            now,
-            lambda: (text, facts),
-        )
+        timed = speeds.judge()
+
+        def say() -> tuple[str, Mapping[str, AlarmFact]]:
+            assert timed.slow is not None
+            return timed.slow.told(), timed.slow.facts()
+
+        return self._judge("straggler", timed.slow is not None, timed.is_clear, now, say)
 
     def _link(self, beat: Heartbeat, now: float) -> Alarm | None:
         """Judges whether saves wait for one host."""

@@ -91,6 +91,7 @@ class Heartbeat:
     num_batches: int = 0
     doing: str = ""
     pace_s: float = 0.0
+    copy_s: float = 0.0
     utilization_pct: float | None = None
     power_watts: float | None = None
     node: str = ""

@@ -65,8 +65,8 @@ ALARMS: Texts = {
         "Look for a slow store of samples, heat, a neighbour on the node, long evaluations.",
     ),
     "straggler": (
-        "One rank's device is slower than the others at the same small product. All ranks wait for it.",
-        "Look for heat, a power cap or a busy host on its node.",
+        "One rank is slower than the others at the same small product or copy. All ranks wait for it.",
+        "On its node, look for heat, a power cap or a busy host; if it is the copy, at its memory and PCIe.",
     ),
     "slow link": (
         "One host uploads its share of a save far more slowly than others do, and saves wait for it.",

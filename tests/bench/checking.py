@@ -1,4 +1,5 @@
-"""What a check for silent corruption costs, in steps: steps with one, beside the same steps without any.
+"""What a check for silent corruption costs, in steps: steps with one, beside the same steps without any. And
+what a rank's look at its own speed costs.
 
 One rank in a process of its own, so nothing is sent; of each way a step in turn.
 """
@@ -14,6 +15,7 @@ import torch
 
 from checkpointing.stores.memory import MemoryStore
 from jobs.training.data.samples import Samples
+from jobs.training.health.rank_speed import RankSpeed
 from jobs.training.integrity.checking import Checks
 from jobs.training.state.random_state import seed
 from jobs.training.step import train_step
@@ -27,6 +29,8 @@ NUM_PAIRS, WARMUP = 20, 4
 EVERY = 200
 # Of the time of a run that checks each 200 steps.
 BOUND = 0.012
+# Of the time of any run.
+SPEED_EVERY_S, SPEED_BOUND, NUM_LOOKS = 5.0, 0.01, 40
 CPU = torch.device("cpu")
 
 
@@ -43,7 +47,12 @@ def main() -> bool:
         )
     size = f"{found['num_bytes'] / 1e9:.2f} GB of state"
     print(f"               {size}, {NUM_PAIRS} pairs of steps with and without (bound {BOUND:.1%})")
-    return max(shares) <= BOUND
+    speed = found["speed_s"]
+    print(
+        f"{'':14} a look at speed takes {speed * 1e3:.1f} ms each {SPEED_EVERY_S:g} s: "
+        f"{speed / SPEED_EVERY_S:.2%} (bound {SPEED_BOUND:.0%})"
+    )
+    return max(shares) <= BOUND and speed <= SPEED_BOUND * SPEED_EVERY_S
 
 
 def _measure(grad_accum: int) -> dict[str, Any]:
@@ -69,7 +78,24 @@ def _measure(grad_accum: int) -> dict[str, Any]:
         taken[is_checked].append(time.perf_counter() - started)
     num_bytes = sum(piece.values.nbytes for piece in engine.targets())
     engine.close()
-    return {"plain_s": taken[False][WARMUP:], "checked_s": taken[True][WARMUP:], "num_bytes": num_bytes}
+    return {
+        "plain_s": taken[False][WARMUP:],
+        "checked_s": taken[True][WARMUP:],
+        "num_bytes": num_bytes,
+        "speed_s": _look_s(context),
+    }
+
+
+def _look_s(context: Context) -> float:
+    """What a rank's look at its own speed takes."""
+    later = 0.0
+    rank_speed, taken = RankSpeed(context, lambda: time.perf_counter() + later), []
+    for _ in range(NUM_LOOKS):
+        later += SPEED_EVERY_S
+        started = time.perf_counter()
+        rank_speed.update()
+        taken.append(time.perf_counter() - started)
+    return median(taken)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ def _watch(context: Context, post: Callable[[Heartbeat], None], done: threading.
                 memory_bytes=status.memory_bytes,
                 doing=status.doing,
                 pace_s=status.pace_s,
+                copy_s=status.copy_s,
                 utilization_pct=status.utilization_pct,
                 power_watts=status.power_watts,
                 device_step=device_step,

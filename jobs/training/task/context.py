@@ -31,7 +31,8 @@ class RankStatus:
     * ``step_s`` is the host's time between the last two step boundaries.
     * ``doing`` is the phase's name in a long run's ledger, such as ``eval``. In a cell it is ``BUILDING``, or
       empty.
-    * ``pace_s`` is how long the device last took for the test product of ``rank_speed``; 0 before the first.
+    * ``pace_s`` is how long the device last took for the test product of ``rank_speed``, ``copy_s`` for its
+      test copy; 0 before the first.
     * ``tally`` is what the rank's saver tells of its saves; None without one.
     * ``utilization_pct`` is how busy the device was, ``power_watts`` its power; None without telemetry.
     """
@@ -45,6 +46,7 @@ class RankStatus:
     memory_bytes: int = 0
     doing: str = ""
     pace_s: float = 0.0
+    copy_s: float = 0.0
     tally: Tally | None = None
     utilization_pct: float | None = None
     power_watts: float | None = None

@@ -82,12 +82,13 @@ def test_a_rank_s_own_speed_is_read_only_once_it_is_there(late: LateDevice) -> N
         ahead_s += 5
         for _ in range(3):
             speed.update()
-            assert context.status.pace_s == 0.0
+            assert context.status.pace_s == context.status.copy_s == 0.0
         assert late.waits == 0
         late.synchronize()
         speed.update()
-    # Its products and the second event.
+    # Its products and the second event; its copy and the third.
     assert context.status.pace_s == pytest.approx(17e-3)
+    assert context.status.copy_s == pytest.approx(2e-3)
 
 
 def test_moments_in_host_memory_are_those_of_the_update_once_it_returns(late: LateDevice) -> None:

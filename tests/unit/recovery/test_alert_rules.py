@@ -309,6 +309,20 @@ def test_a_rank_that_takes_longer_by_itself_is_a_straggler(node: str, who: str) 
     assert found[0].text.startswith(f"{who} takes ")
 
 
+def test_a_rank_that_copies_slowly_is_told_with_its_node_though_its_product_is_as_fast_as_any() -> None:
+    alarms, found = Alarms(Bounds(), EVERY_MINUTE), list[Alarm]()
+    for second in range(60):
+        for rank in range(4):
+            slower = 3.0 if rank == 1 and 20 <= second < 40 else 1.0
+            times = {"pace_s": 0.001 * (1 + min(second, 9)), "copy_s": 0.002 * slower * (1 + second * 1e-6)}
+            found += alarms.hear(replace(BEAT, rank=rank, node=f"host-{rank}", **times), second)
+    assert kinds(found) == [("straggler", False), ("straggler", True)]
+    assert found[0].text == (
+        "rank 1 on host-1 takes 3.00 times as long as the others for the same copy from host memory"
+    )
+    assert {**found[0].facts, "ratio": 3} == {"rank": 1, "ratio": 3, "work": "copy", "node": "host-1"}
+
+
 def test_a_throttled_rank_is_no_less_slow_because_most_looks_meet_it_between_throttles() -> None:
     alarms, found = Alarms(Bounds(), EVERY_MINUTE), list[Alarm]()
     for second in range(400):

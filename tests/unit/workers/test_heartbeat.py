@@ -28,6 +28,7 @@ def test_a_beat_has_all_that_the_status_has() -> None:
         memory_bytes=5,
         doing="eval",
         pace_s=0.2,
+        copy_s=0.3,
         utilization_pct=7.0,
         tally=tally,
     )
