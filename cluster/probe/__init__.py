@@ -7,5 +7,6 @@ reaches whom, by words in a ``signed_store``, and ``broken_ways`` whom to do wit
 them, over gloo by a ``gloo_store``.
 The ``door`` to torch's devices is here for trainings too, and ``numa``, which binds a rank near its device.
 
+``kernels`` computes known kernels, and has what healthy devices computed.
 ``versions`` says which versions of its libraries Longhaul works with.
 """

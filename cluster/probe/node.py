@@ -10,7 +10,8 @@ from typing import TypeVar
 import torch
 
 from cluster.probe import device, door, host
-from cluster.probe.node_facts import CopyRate, GemmRate, NodeFacts, Question
+from cluster.probe.kernels import known
+from cluster.probe.node_facts import CopyRate, GemmRate, KernelDigest, NodeFacts, Question
 from cluster.this_machine import num_cpus, this_machine
 
 Measured = TypeVar("Measured")
@@ -24,6 +25,8 @@ def probe_node(question: Question) -> NodeFacts:
     disk = _tried("disk", problems, partial(host.measure_disk, Path(question.folder or gettempdir())))
     with device.one_thread(question.is_one_core):
         gemms = [rate for one in here for rate in _gemms(one, question, problems)]
+    with device.one_thread(found == "cpu"):
+        kernels = [one for place in here for one in _kernels(place, problems)]
     return NodeFacts(
         host=platform.node(),
         platform=found,
@@ -36,6 +39,8 @@ def probe_node(question: Question) -> NodeFacts:
         shm_bytes=host.shared_memory_bytes(),
         gemms=tuple(gemms),
         copies=tuple(_copies(here, problems)),
+        model=known.model_of(here[0]),
+        kernels=tuple(kernels),
         disk=disk,
         telemetry=_tried("telemetry", problems, partial(device.telemetry, here[0])),
         problems=tuple(problems),
@@ -45,6 +50,10 @@ def probe_node(question: Question) -> NodeFacts:
 def _gemms(one: torch.device, question: Question, problems: list[str]) -> list[GemmRate]:
     rates = _tried("matrix product", problems, lambda: list(device.gemm_rates(one, question.shapes)))
     return rates or []
+
+
+def _kernels(one: torch.device, problems: list[str]) -> list[KernelDigest]:
+    return _tried("known kernels", problems, lambda: list(known.kernel_digests(one))) or []
 
 
 def _copies(here: list[torch.device], problems: list[str]) -> Iterator[CopyRate]:

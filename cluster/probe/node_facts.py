@@ -60,6 +60,15 @@ class CopyRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDigest:
+    """Of what a device computed of known numbers by one kernel."""
+
+    device: int
+    kernel: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiskFacts:
     """Facts of a disk. ``write_bytes_per_s`` includes the final fsync; ``fsync_s`` is the median of small
     appends.
@@ -79,6 +88,7 @@ class NodeFacts:
     - ``telemetry`` names the interface that reports power, or is None.
     - ``num_devices`` counts the cores that the process may use on the platform ``cpu``.
     - ``versions`` has None for a package that is not installed.
+    - ``model`` decides, with torch, what a healthy device computes to the bit; it is a CPU's processor.
     """
 
     host: str
@@ -92,9 +102,16 @@ class NodeFacts:
     shm_bytes: int | None
     gemms: tuple[GemmRate, ...] = ()
     copies: tuple[CopyRate, ...] = ()
+    model: str = ""
+    kernels: tuple[KernelDigest, ...] = ()
     disk: DiskFacts | None = None
     telemetry: str | None = None
     problems: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """Model, platform and torch: healthy devices of one kind compute the same."""
+        return self.model, self.platform, self.versions.get("torch") or ""
 
     def peak_flops_per_s(self, dtype: str) -> float | None:
         """Returns the rate of the slowest device, at the shape that suits that device best."""

@@ -22,6 +22,15 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster", type=Path, metavar="FILE", help="the cluster.yaml whose promises are to be kept"
     )
     parser.add_argument(
+        "--golden", type=Path, metavar="FILE", help="what healthy devices of yours computed, to compare with"
+    )
+    parser.add_argument(
+        "--record-golden",
+        type=Path,
+        metavar="FILE",
+        help="add to FILE what the devices compute now of known numbers",
+    )
+    parser.add_argument(
         "--security",
         action="store_true",
         help="look instead at this machine and the store as an attacker would; 3 if anything is open",

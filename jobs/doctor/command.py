@@ -3,13 +3,17 @@
 import argparse
 import os
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
 from checkpointing.stores.probing import examine
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from cluster.probe.kernels import recorded
+from cluster.probe.kernels.recorded import NotRecorded, Recorded
 from cluster.probe.node_facts import NodeFacts, Question, Shape
 from cluster.probe.versions import FOREMOST, SUPPORTED
 from cluster.this_machine import this_machine
@@ -32,8 +36,8 @@ _TOKENS_ON_CPU, _TOKENS = 256, 8192
 
 
 def doctor(args: argparse.Namespace) -> int:
-    codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, StoreError: EXIT_USAGE, Unusable: EXIT_FAILED}
-    return run_command("doctor", lambda: _doctor(args), codes)
+    wrong_usage = dict.fromkeys((SpecError, ClusterError, StoreError, NotRecorded), EXIT_USAGE)
+    return run_command("doctor", lambda: _doctor(args), {**wrong_usage, Unusable: EXIT_FAILED})
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -44,11 +48,17 @@ def _doctor(args: argparse.Namespace) -> int:
     spec = RunSpec.load(args.spec, []) if args.spec else None
     store = open_store(args.store or (spec.store if spec else "results"), base=store_base())
     promised = read_cluster(args.cluster) if args.cluster else None
-    seen = examination(spec, store, promised)
+    golden = recorded.in_package() + (recorded.in_file(args.golden) if args.golden else ())
+    before = (
+        recorded.in_file(args.record_golden) if args.record_golden and args.record_golden.exists() else ()
+    )
+    seen = replace(examination(spec, store, promised), golden=golden)
     findings = judge(seen)
     print(as_json(seen, findings) if args.json else printable(as_text(seen, findings)), end="")
     if not seen.store.failed:
         _keep_rates(store, seen)
+    if args.record_golden:
+        _record_golden(args.record_golden, before, seen)
     return exit_code(findings)
 
 
@@ -137,6 +147,15 @@ def _keep_rates(store: Store, seen: Examination) -> None:
         if isinstance(facts, NodeFacts) and facts.gemms and not answer.asked.in_use:
             with suppress(StoreError):
                 write_machine(store, _record(answer.asked.group, facts, now))
+
+
+def _record_golden(file: Path, before: tuple[Recorded, ...], seen: Examination) -> None:
+    """Adds what the devices computed to ``before``, which the file holds."""
+    nodes = [answer.facts for answer in seen.answers if isinstance(answer.facts, NodeFacts)]
+    try:
+        file.write_text(recorded.as_text([*before, *recorded.of_nodes(nodes)]), encoding="utf-8")
+    except (NotRecorded, OSError) as error:
+        raise Unusable(f"{file}: {error}") from error
 
 
 def _record(group: str, facts: NodeFacts, measured_at: str) -> MachineRecord:

@@ -46,6 +46,74 @@ def between_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         yield from _slower_ones(group, members)
 
 
+def same_results(seen: Examination) -> Iterator[Finding]:
+    """Compares what devices computed of known numbers with what is recorded of their kind, else with what
+    more than half of their kind computed.
+    """
+    golden = {one.kind: one.digests for one in seen.golden}
+    for kind, devices in _by_kind(_told(seen.answers)).items():
+        if differences := [*_other_results(kind, devices, golden.get(kind, {}))]:
+            yield from differences
+            continue
+        how = "as recorded" if kind in golden else "alike; none recorded to compare with"
+        yield Finding(
+            level="ok",
+            subject="known kernels",
+            found=f"{_kind_text(kind)}: {len(devices)} compute {how}",
+        )
+
+
+_Kind = tuple[str, str, str]
+# By subject and device, the digests by kernel.
+_Devices = Mapping[tuple[str, int], Mapping[str, str]]
+
+
+def _by_kind(told: Sequence[_Told]) -> Mapping[_Kind, _Devices]:
+    kinds: dict[_Kind, dict[tuple[str, int], dict[str, str]]] = {}
+    for one in told:
+        for each in one.facts.kernels:
+            devices = kinds.setdefault(one.facts.kind, {})
+            devices.setdefault((f"{one.group}: {one.name}", each.device), {})[each.kernel] = each.digest
+    return kinds
+
+
+def _other_results(kind: _Kind, devices: _Devices, recorded: Mapping[str, str]) -> Iterator[Finding]:
+    wrong: dict[tuple[str, int], list[str]] = {}
+    undecided = []
+    for kernel in dict.fromkeys(kernel for digests in devices.values() for kernel in digests):
+        computed = {place: digests[kernel] for place, digests in devices.items() if kernel in digests}
+        usual, count = Counter(computed.values()).most_common(1)[0]
+        if kernel not in recorded and 2 * count <= len(computed) and count < len(computed):
+            undecided.append(kernel)
+            continue
+        right = recorded.get(kernel, usual)
+        for place in (place for place, digest in computed.items() if digest != right):
+            wrong.setdefault(place, []).append(kernel)
+    for (subject, device), kernels in wrong.items():
+        than = "was recorded" if recorded else "most devices of its kind"
+        yield Finding(
+            level="failed",
+            subject=subject,
+            found=f"device {device} computes other results than {than} ({_kind_text(kind)}): "
+            f"{_some(kernels)}",
+            remedy="leave the device out and test it; if a new driver or library made all of its kind "
+            "differ, record them anew with --record-golden",
+        )
+    if undecided:
+        yield Finding(
+            level="failed",
+            subject="known kernels",
+            found=f"{_kind_text(kind)}: devices differ, and no majority says which are right: "
+            f"{_some(undecided)}",
+            remedy="test each device by itself, or compare with results of healthy ones: --golden",
+        )
+
+
+def _kind_text(kind: _Kind) -> str:
+    model, _, torch = kind
+    return f"{model}, torch {torch}"
+
+
 def links(found: Sequence[Link]) -> Iterator[Finding]:
     for link in found:
         if isinstance(link.rate, str) and link.peer is None:

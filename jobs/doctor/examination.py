@@ -6,6 +6,7 @@ from typing import Literal
 
 from checkpointing.stores.probing import StoreFacts
 from cluster.inventory import Vendor
+from cluster.probe.kernels.recorded import Recorded
 from cluster.probe.node_facts import LinkRate, NodeFacts
 from cluster.probe.versions import Supported
 
@@ -113,7 +114,7 @@ class Examination:
     """All observations. Nodes in ``draining`` are listed but not asked.
 
     ``own_versions`` are the driver's; ``tested`` are those that this Longhaul was tested with, and
-    ``supported`` the ranges that it works with, by package.
+    ``supported`` the ranges that it works with, by package. ``golden`` is what healthy devices computed.
     """
 
     source: str
@@ -127,3 +128,4 @@ class Examination:
     is_cluster: bool = False
     tested: Mapping[str, str] = field(default_factory=dict)
     supported: Mapping[str, Supported] = field(default_factory=dict)
+    golden: tuple[Recorded, ...] = ()

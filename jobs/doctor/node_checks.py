@@ -9,7 +9,7 @@ from typing import Literal
 from cluster.accelerators import accelerator
 from cluster.inventory import Vendor
 from cluster.probe.node_facts import NodeFacts, NodePlatform
-from jobs.doctor.cross_node_checks import between_nodes, draining, links, promises, versions
+from jobs.doctor.cross_node_checks import between_nodes, draining, links, promises, same_results, versions
 from jobs.doctor.examination import Asked, Examination, Finding, NodeAnswer, Skew
 from jobs.doctor.store_checks import forecast, store
 from jobs.doctor.tested_versions import tested_versions
@@ -41,6 +41,7 @@ def judge(seen: Examination) -> tuple[Finding, ...]:
         *versions(seen),
         *tested_versions(seen),
         *between_nodes(seen.answers),
+        *same_results(seen),
         *links(seen.links),
         *draining(seen.draining),
         *promises(seen),

@@ -5,7 +5,7 @@ from typing import Any
 
 from checkpointing.stores.probing import StoreFacts
 from checkpointing.stores.verbs import VerbAnswer
-from cluster.probe.node_facts import CopyRate, DiskFacts, GemmRate, LinkRate, NodeFacts, Shape
+from cluster.probe.node_facts import CopyRate, DiskFacts, GemmRate, KernelDigest, LinkRate, NodeFacts, Shape
 from jobs.doctor.examination import Asked, Examination, Forecast, Link, NodeAnswer, Promise, Skew
 
 UP, DOWN = Shape(rows=8192, inner=4096, columns=14336), Shape(rows=8192, inner=14336, columns=4096)
@@ -20,6 +20,16 @@ def rates(tflops: float, *, num_devices: int = 2) -> tuple[GemmRate, ...]:
         )
         for device in range(num_devices)
         for dtype, shape, scale in (("bf16", UP, 1.0), ("bf16", DOWN, 0.97), ("fp32", UP, 0.1))
+    )
+
+
+def kernels(*, num_devices: int = 2, **others: str) -> tuple[KernelDigest, ...]:
+    """``others`` are digests of device 1 that differ."""
+    usual = {"product": "a1", "attention": "b2"}
+    return tuple(
+        KernelDigest(device=device, kernel=f"bf16 {name}", digest=digest)
+        for device in range(num_devices)
+        for name, digest in {**usual, **(others if device == 1 else {})}.items()
     )
 
 
@@ -38,6 +48,8 @@ def nvidia(**changes: Any) -> NodeFacts:
         copies=(CopyRate(device=0, bytes_per_s=54.5e9), CopyRate(device=1, bytes_per_s=54.1e9)),
         disk=DiskFacts(folder="/nvme", free_bytes=3 * 10**12, write_bytes_per_s=2.1e9, fsync_s=0.0008),
         telemetry="NVML",
+        model="NVIDIA H100 80GB HBM3",
+        kernels=kernels(),
     )
     return replace(facts, **changes)
 
@@ -51,6 +63,7 @@ def amd(**changes: Any) -> NodeFacts:
         versions=OWN | {"torch": "2.13.0+rocm7.0", "deepspeed": "0.19.8"},
         gemms=rates(660),
         telemetry="AMD SMI",
+        model="AMD Instinct MI300X",
     )
     return replace(facts, **changes)
 

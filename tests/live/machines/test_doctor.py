@@ -71,6 +71,32 @@ def test_on_this_machine_every_number_is_there_and_reports_get_the_rates(tmp_pat
 
 
 @pytest.mark.soak
+def test_what_this_machine_computes_is_recorded_and_another_result_is_a_failure(tmp_path: Path) -> None:
+    own, doctor = tmp_path / "own.json", [*DOCTOR, "--store", str(tmp_path / "store")]
+
+    first = run([*doctor, "--record-golden", str(own)])
+    assert first.returncode in USABLE, first.stdout + first.stderr
+    assert "1 compute alike; none recorded to compare with" in first.stdout
+
+    second = run([*doctor, "--golden", str(own)])
+    assert second.returncode in USABLE, second.stdout + second.stderr
+    assert "1 compute as recorded" in second.stdout
+
+    body = json.loads(own.read_text())
+    body["recorded"][0]["digests"]["bf16 attention"] = "0" * 32
+    own.write_text(json.dumps(body))
+    third = run([*doctor, "--golden", str(own)])
+    assert third.returncode == 1, third.stdout + third.stderr
+    assert "device 0 computes other results than was recorded" in third.stdout
+    assert third.stdout.count("bf16 attention") == 1
+
+    own.write_text("{}")
+    wrong = run([*doctor, "--golden", str(own)])
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.splitlines()[-1].startswith(f"longhaul doctor: {own}: holds no digests")
+
+
+@pytest.mark.soak
 def test_a_file_in_the_way_of_the_store_is_unusable_and_the_machine_is_told_all_the_same(
     tmp_path: Path,
 ) -> None:

@@ -1,0 +1,4 @@
+"""Known kernels on known numbers: ``known`` computes them, ``recorded`` has what healthy devices computed.
+
+``recorded.json`` lies in the package. Nobody has recorded any device in it yet.
+"""

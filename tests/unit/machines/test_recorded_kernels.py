@@ -1,0 +1,128 @@
+"""What healthy devices computed is kept in a file, and what another device computes is compared with it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.probe.kernels.recorded import NotRecorded, Recorded, as_text, in_file, in_package, of_nodes
+from cluster.probe.node_facts import NodeFacts
+from jobs.doctor.examination import Examination, Finding
+from jobs.doctor.node_checks import exit_code, judge
+from tests.unit.examinations import A1, A2, HEALTHY, amd, answer, asked, kernels, nvidia
+
+H100 = "NVIDIA H100 80GB HBM3, torch 2.13.0+cu130"
+A3 = asked("aaaa3333", "gpu-3", "nvidia")
+GOLDEN = of_nodes([nvidia()])
+
+
+def seen(*nodes: NodeFacts, golden: tuple[Recorded, ...] = ()) -> Examination:
+    answers = tuple(answer(who, facts) for who, facts in zip((A1, A2, A3), nodes, strict=False))
+    return replace(HEALTHY, answers=answers, links=(), promises=(), forecast=None, golden=golden)
+
+
+def told(examination: Examination) -> list[Finding]:
+    words = ("compute", "other results", "devices differ")
+    return [one for one in judge(examination) if any(word in one.found for word in words)]
+
+
+def test_the_package_has_no_recorded_device_and_the_doctor_says_so() -> None:
+    assert in_package() == ()
+    (finding,) = told(seen(nvidia(), golden=in_package()))
+    assert (finding.level, finding.subject) == ("ok", "known kernels")
+    assert finding.found == f"{H100}: 2 compute alike; none recorded to compare with"
+
+
+def test_devices_that_compute_as_recorded_are_told_so() -> None:
+    (finding,) = told(seen(nvidia(), nvidia(), golden=GOLDEN))
+    assert (finding.level, finding.found) == ("ok", f"{H100}: 4 compute as recorded")
+
+
+def test_a_device_that_computes_otherwise_than_recorded_is_named_be_it_the_only_one_or_all_do() -> None:
+    bad = nvidia(kernels=kernels(product="xx"))
+    examination = seen(bad, golden=GOLDEN)
+    (finding,) = told(examination)
+    assert (finding.level, finding.subject) == ("failed", "nvidia: gpu-1")
+    assert finding.found == f"device 1 computes other results than was recorded ({H100}): bf16 product"
+    assert exit_code(judge(examination)) == 1
+    alone = nvidia(kernels=tuple(one for one in bad.kernels if one.device == 1))
+    assert [one.level for one in told(seen(alone, golden=GOLDEN))] == ["failed"]
+
+
+def test_without_a_record_the_majority_of_a_kind_decides_over_all_nodes() -> None:
+    bad = nvidia(kernels=kernels(product="xx", attention="yy"))
+    (finding,) = told(seen(nvidia(), bad, nvidia()))
+    assert (finding.level, finding.subject) == ("failed", "nvidia: gpu-2")
+    assert finding.found == (
+        f"device 1 computes other results than most devices of its kind ({H100}): "
+        "bf16 product, bf16 attention"
+    )
+
+
+def test_of_two_that_differ_nobody_knows_which_is_right() -> None:
+    (finding,) = told(seen(nvidia(kernels=kernels(attention="yy"))))
+    assert (finding.level, finding.subject) == ("failed", "known kernels")
+    assert finding.found == (f"{H100}: devices differ, and no majority says which are right: bf16 attention")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": "NVIDIA H200"},
+        {"platform": "rocm"},
+        {"versions": {**nvidia().versions, "torch": "2.13.1+cu130"}},
+        {"versions": {**nvidia().versions, "torch": "2.13.0+cu128"}},
+    ],
+    ids=str,
+)
+def test_another_model_platform_or_torch_is_not_compared(other: dict[str, object]) -> None:
+    foreign = nvidia(kernels=kernels(num_devices=1), **other)
+    own = replace(foreign, kernels=tuple(replace(one, digest="zz") for one in foreign.kernels))
+    assert {one.level for one in told(seen(own, nvidia(), golden=GOLDEN))} == {"ok"}
+
+
+def test_a_kernel_that_nobody_recorded_is_compared_among_the_devices() -> None:
+    older = (replace(GOLDEN[0], digests={"bf16 product": "a1"}),)
+    (finding,) = told(seen(nvidia(), nvidia(kernels=kernels(attention="yy")), golden=older))
+    assert (finding.subject, finding.found.rpartition(": ")[2]) == ("nvidia: gpu-2", "bf16 attention")
+
+
+def test_what_is_recorded_is_read_again_and_of_one_kind_the_last_counts(tmp_path: Path) -> None:
+    file, newer = tmp_path / "own.json", replace(GOLDEN[0], digests={"bf16 product": "new"})
+    file.write_text(as_text([*GOLDEN, *of_nodes([amd()]), newer]))
+    found = in_file(file)
+    assert {one.kind: one.digests for one in found} == {
+        newer.kind: newer.digests,
+        amd().kind: of_nodes([amd()])[0].digests,
+    }
+    assert as_text(found) == file.read_text()
+
+
+def test_devices_that_differ_are_not_recorded() -> None:
+    with pytest.raises(NotRecorded, match="devices of NVIDIA H100 80GB HBM3 differ in bf16 product"):
+        of_nodes([nvidia(), nvidia(kernels=kernels(product="xx"))])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", "{", "null", '{"schema": 1}', '{"schema": 2, "recorded": []}',
+        '{"schema": 1, "recorded": [{}]}', '{"schema": 1, "recorded": [7]}', "[" * 100_000,
+        '{"schema": 1, "recorded": [{"model": 1, "platform": "cpu", "torch": "2", "digests": {}}]}',
+        '{"schema": 1, "recorded": [{"model": "m", "platform": "cpu", "torch": "2", "digests": {"k": 1}}]}',
+        '{"schema": 1, "recorded": [{"model": "m", "platform": "cpu", "torch": "2", "digests": 5}]}',
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_none_is_one_line_with_its_name(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_text(text)
+    with pytest.raises(NotRecorded, match=r"own\.json: ") as caught:
+        in_file(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    for name in ("none.json", "bytes.json"):
+        with pytest.raises(NotRecorded, match=name):
+            in_file(tmp_path / name)
