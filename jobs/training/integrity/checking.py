@@ -6,7 +6,6 @@ are compared over all ranks, before the step's own gradients reach any weight. A
 decision, or none does.
 """
 
-import platform
 import socket
 import threading
 import time
@@ -19,12 +18,12 @@ from torch import Tensor
 
 from checkpointing.format.digests import digest
 from checkpointing.stores.contract import StoreError
-from cluster.fingerprint.machine import machine_facts
 from cluster.probe import door
+from cluster.probe.kernels.known import model_of
 from jobs.training.data.samples import Samples
 from jobs.training.health.failures import Corrupted
 from jobs.training.integrity.clean_checks import CleanCheck, leave_clean_check
-from jobs.training.integrity.comparison import Exchange, Finding, Look, described, judge, judge_kept
+from jobs.training.integrity.comparison import Exchange, Finding, Look, described, judge, judge_kept, together
 from jobs.training.integrity.exchanging import exchanged
 from jobs.training.ranks.gathering import gather
 from jobs.training.state.random_state import RandomState
@@ -34,9 +33,9 @@ from jobs.training.task.events import Checked, RunEvent, Warned
 from jobs.training.task.measurement import Corruption
 from jobs.training.task.task import Task
 
-# Once more so often where a difference was found, to tell whether it comes again.
-_NUM_MORE = 3
 _NUM_TIMES = 2
+# Once more so often where a difference was found, to tell who is at fault from what is not deterministic.
+_NUM_MORE = 5
 
 
 class Checks:
@@ -97,9 +96,11 @@ class Checks:
         """
         random_state = RandomState(self._context.rank, self._context.device)
         tokens = self._common(rows[0])
-        looks, finding = self._compare(tokens, _NUM_TIMES)
+        looks = self._looks(tokens, _NUM_TIMES)
+        finding = self._judge(looks)
         if not finding.is_clean:
-            looks, finding = self._compare(tokens, _NUM_TIMES + _NUM_MORE)
+            looks = together(looks, self._looks(tokens, _NUM_MORE), repeats=self._repeats)
+            finding = self._judge(looks)
         random_state.restore()
         self._num_done += 1
         self._take_apart(step, finding)
@@ -141,9 +142,11 @@ class Checks:
         dist.broadcast(sent, src=self._num_done % self._context.world_size)
         return sent.cpu()
 
-    def _compare(self, tokens: Tensor, num_times: int) -> tuple[list[Look], Finding]:
-        looks = gather(self._look(tokens, num_times), Look)
-        return looks, judge(looks, repeats=self._repeats, apart=self._apart)
+    def _looks(self, tokens: Tensor, num_times: int) -> list[Look]:
+        return gather(self._look(tokens, num_times), Look)
+
+    def _judge(self, looks: Sequence[Look]) -> Finding:
+        return judge(looks, repeats=self._repeats, apart=self._apart)
 
     def _look(self, tokens: Tensor, num_times: int) -> Look:
         held = self._held()
@@ -227,8 +230,5 @@ def _named(context: Context) -> str:
 
 def _kind(device: torch.device) -> str:
     """What else than the device's health decides what it computes, to the bit."""
-    if device.type != "cpu":
-        return f"{door.name_of(device)}, torch {torch.__version__}"
-    processor = machine_facts({}).get("processor", platform.machine())
-    able = torch.backends.cpu.get_cpu_capability()
-    return f"{processor} {able}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    return f"{model_of(device)}{threads}, torch {torch.__version__}"

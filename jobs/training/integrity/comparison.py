@@ -6,7 +6,7 @@ as of two, nobody knows which one is.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 WEIGHTS, SAMPLES, PARAMETERS, LINK = "weights", "samples", "parameters", "messages"
 KEPT = "kept weights"
@@ -91,6 +91,26 @@ def judge(looks: Sequence[Look], *, repeats: bool, apart: Collection[str] = ()) 
         undecided=_names(name for name, one in verdicts if one.is_undecided),
         varying=_names(name for name, one in verdicts if one.is_varying),
     )
+
+
+def together(first: Sequence[Look], again: Sequence[Look], *, repeats: bool) -> list[Look]:
+    """The ranks' newest looks, with what the ``first`` ones showed beside them: exchanges, whose results are
+    known, and computations that must repeat. Elsewhere a computation may well come out otherwise once.
+    """
+    return [
+        replace(
+            newest,
+            exchanges=before.exchanges + newest.exchanges,
+            computed=_both(before.computed, newest.computed) if repeats else newest.computed,
+        )
+        for before, newest in zip(first, again, strict=True)
+    ]
+
+
+def _both(
+    before: Mapping[str, tuple[str, ...]], newest: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, tuple[str, ...]]:
+    return {name: before[name] + values for name, values in newest.items()}
 
 
 def judge_kept(are_kept: Sequence[bool]) -> Finding:

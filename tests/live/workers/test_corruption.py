@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -51,10 +51,19 @@ EVERY, FAULTY_FROM, LAST = 2, 2, 5
 KINDS = ("weight", "activation", "gradient", "link")
 
 
+# The method of an engine.
+Computation = Literal["accumulate", "recompute"]
+
+
 @dataclass(frozen=True, slots=True)
 class Seed:
+    """With ``only``, the fault shows in one computation alone: the so many'th of a step's, or of checks, from
+    the second step on.
+    """
+
     kind: str
     number: int
+    only: tuple[Computation, int] | None = None
 
     @property
     def rank(self) -> int:
@@ -106,13 +115,36 @@ def faulty(engine: Engine, seed: Seed) -> Iterator[Callable[[], None]]:
             case kind:
                 modules = [one for one in decoder_of(engine).modules() if not [*one.children()]]
                 hook = _flipped_output if kind == "activation" else _flipped_gradient
-                handle = dice.choice(modules).register_forward_hook(partial(hook, place))
-                stack.callback(handle.remove)
+                is_due = stack.enter_context(_during(engine, *seed.only)) if seed.only else lambda: True
+                shows = partial(_if, is_due, partial(hook, place))
+                stack.callback(dice.choice(modules).register_forward_hook(shows).remove)
         yield _nothing
 
 
 def _nothing() -> None:
     pass
+
+
+def _if(is_due: Callable[[], bool], hook: Callable[..., None], *seen: Any) -> None:
+    if is_due():
+        hook(*seen)
+
+
+@contextmanager
+def _during(engine: Engine, computation: Computation, wanted: int) -> Iterator[Callable[[], bool]]:
+    """Whether the engine is at the ``wanted``'th one from now on."""
+    right, numbers, at = getattr(engine, computation), itertools.count(1), [0]
+
+    def counted(*given: Any, **named: Any) -> Any:
+        at[0] = next(numbers)
+        try:
+            return right(*given, **named)
+        finally:
+            at[0] = 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, computation, counted)
+        yield lambda: at[0] == wanted
 
 
 def decoder_of(engine: Engine) -> nn.Module:
@@ -270,6 +302,43 @@ def test_each_seeded_fault_that_changes_anything_is_located_within_two_checks(
     assert sum(counts[f"{kind}: not located"] for kind in KINDS) == 0, counts
     # Also under ddp, whose own sums don't come this way.
     assert counts["link: located"] == num_seeds
+
+
+def find_each(recipe: Recipe, seeds: Sequence[Seed], tmp_path: Path) -> tuple[Found, list[list[Found]]]:
+    """What rank 0 found without a fault, and what each rank found of each."""
+    of_ranks = run_ranks(
+        look_for_each, recipe, [None, *seeds], num_ranks=NUM_RANKS, tmp_path=tmp_path, deadline_s=600
+    )
+    healthy, *found = (list(one) for one in zip(*of_ranks, strict=True))
+    return healthy[0], found
+
+
+def test_a_fault_that_shows_in_one_computation_of_a_check_alone_is_located(tmp_path: Path) -> None:
+    seeds = [
+        Seed(kind, number, ("recompute", which))
+        for kind in ("activation", "gradient")
+        for number in range(3)
+        for which in (1, 2)
+    ]
+    _, found = find_each(RECIPES[0], seeds, tmp_path)
+    blamed = [{one.blamed for one in of_ranks} for of_ranks in found]
+    located = [one for seed, one in zip(seeds, blamed, strict=True) if one == {(seed.rank,)}]
+    # A last bit of an activation may change no loss and no gradient.
+    assert len(located) >= 9
+    assert all(one == {None} for one in blamed if one not in located), blamed
+
+
+def test_a_fault_in_one_step_between_checks_blames_nobody_though_all_have_learnt_from_it(
+    tmp_path: Path,
+) -> None:
+    """What the docs admit: after the sum of their gradients, a wrong one among them, ranks hold the same."""
+    seeds = [
+        Seed(kind, number, ("accumulate", 1)) for kind in ("activation", "gradient") for number in range(3)
+    ]
+    healthy, found = find_each(RECIPES[0], seeds, tmp_path)
+    assert {one.blamed for of_ranks in found for one in of_ranks} == {None}
+    assert all(len({one.state for one in of_ranks}) == 1 for of_ranks in found)
+    assert any(of_ranks[0].state != healthy.state for of_ranks in found)
 
 
 def attempts_of(recipes: Sequence[Recipe], store: Path, check_every: int) -> list[list[int]]:

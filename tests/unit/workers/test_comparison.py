@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from jobs.training.integrity.comparison import Exchange, Finding, Look, described, judge, judge_kept
+from jobs.training.integrity.comparison import Exchange, Finding, Look, described, judge, judge_kept, together
 
 SEED = 20261129
 HEALTHY = Look(
@@ -206,6 +206,36 @@ def test_nobody_is_blamed_in_100000_simulated_checks_of_healthy_ranks_whose_comp
         assert finding.is_clean, (SEED, num_ranks, share)
         num_varying += bool(finding.varying)
     assert num_varying > 25_000
+
+
+def test_a_difference_that_does_not_come_again_is_one_where_computations_repeat_and_over_links() -> None:
+    healthy, once = [HEALTHY] * 3, [HEALTHY, gradients("g", "x"), HEALTHY]
+    assert judge(together(once, healthy, repeats=True), repeats=True) == Finding(faulty={1: ("gradients",)})
+    assert judge(together(once, healthy, repeats=False), repeats=False) == Finding()
+    sum_once = linked(3, (), wrong_sums={2})
+    for repeats in (True, False):
+        looks = together(sum_once, linked(3, ()), repeats=repeats)
+        assert judge(looks, repeats=repeats) == Finding(faulty={2: LINK})
+
+
+def test_one_computation_of_a_hundred_is_seen_in_one_check_of_fifty_and_then_always_located() -> None:
+    """As docs/integrity.md counts: a check has two computations of each rank."""
+    dice, share, num_checks = Random(SEED), 0.01, 30_000
+    num_seen = num_located = 0
+
+    def looks(num_ranks: int, times: int) -> list[Look]:
+        bad = gradients(*("x" if dice.random() < share else "g" for _ in range(times)))
+        return [gradients(*"g" * times), bad, *[gradients(*"g" * times)] * (num_ranks - 2)]
+
+    for _ in range(num_checks):
+        num_ranks = dice.randrange(2, 9)
+        first = looks(num_ranks, 2)
+        if not verdict(*first).is_clean:
+            num_seen += 1
+            finding = verdict(*together(first, looks(num_ranks, 5), repeats=True))
+            num_located += finding == Finding(faulty={1: ("gradients",)})
+    assert num_seen / num_checks == pytest.approx(1 - (1 - share) ** 2, rel=0.1)
+    assert num_located == num_seen
 
 
 def test_the_words_name_rank_device_and_what_is_behind_it() -> None:
