@@ -127,17 +127,17 @@ def _named(view: LogView, what: str, policy: Retention, refused: Mapping[str, st
 
 
 def _newest_first(view: LogView, on_disk: Sequence[OnDisk]) -> list[tuple[Candidate, Generation | None]]:
-    """Sorts by term, then by the order of saves within a term. Steps are not used, because a rollback
-    lowers them.
+    """Sorts by term, then by the order of saves within a term. Steps are only used among the last states of
+    an attempt's survivors, which have one number: a rollback lowers them.
     """
     stored = of_this_life(view)
     known = {found.name for found in view.generations}
-    found: list[tuple[tuple[int, int], Candidate, Generation | None]] = [
-        ((one.term, one.number), Candidate(name=one.name, step=one.step, is_stored=True), one)
+    found: list[tuple[tuple[int, int, int], Candidate, Generation | None]] = [
+        ((one.term, one.number, one.step), Candidate(name=one.name, step=one.step, is_stored=True), one)
         for one in stored
     ]
     found += [
-        ((one.term, one.number), Candidate(name=one.name, step=one.step, is_stored=False), None)
+        ((one.term, one.number, one.step), Candidate(name=one.name, step=one.step, is_stored=False), None)
         for one in on_disk
         if one.name not in known and one.term >= view.life_term
     ]

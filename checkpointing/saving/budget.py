@@ -30,7 +30,7 @@ class Budget:
 
 
 def oldest_first(shares: Sequence[Share]) -> list[Share]:
-    return sorted(shares, key=_age)
+    return sorted(shares, key=age)
 
 
 def to_free(
@@ -40,17 +40,18 @@ def to_free(
 
     ``good`` is the newest generation that the store has verified.
     """
-    newest = {part.rank: _age((cut, part)) for cut, part in oldest_first(shares)}
+    newest = {part.rank: age((cut, part)) for cut, part in oldest_first(shares)}
     freed: list[Share] = []
     for share in oldest_first(shares):
         if excess_bytes <= 0:
             break
-        is_safe = good is not None and _age(share) < (good.term, good.number)
-        if is_safe or _age(share) < newest[share[1].rank]:
+        is_safe = good is not None and age(share) < (good.term, good.number)
+        if is_safe or age(share) < newest[share[1].rank]:
             freed.append(share)
             excess_bytes -= share[1].num_bytes
     return tuple(freed) if excess_bytes <= 0 else None
 
 
-def _age(share: Share) -> tuple[int, int]:
+def age(share: Share) -> tuple[int, int]:
+    """What orders the saves of a run: newer ones have a greater one."""
     return share[0].term, share[0].number

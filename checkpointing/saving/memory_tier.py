@@ -13,7 +13,7 @@ from pathlib import Path
 from shutil import disk_usage
 
 from checkpointing.format.manifest import Cut, FilePart, part_name
-from checkpointing.saving.budget import oldest_first
+from checkpointing.saving.budget import age
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.memory_limit import memory_left
 
@@ -32,13 +32,14 @@ class MemoryTier(LocalTier):
         super().__init__(folder, run, MOST_SAVES, within=self._within)
 
     def keep(self, cut: Cut, part: FilePart, data: memoryview) -> str | None:
-        """Writes a share of this host, or the copy of one. First, all but the save before this one goes."""
+        """Writes a share of this host, or the copy of one. First goes what is older than the save before this
+        one. Newer than this one is what survivors have left meanwhile.
+        """
         finding = self._store.set_aside_what_was_open()
-        shares = [share for share in self._look().shares if share[0].generation != cut.generation]
-        before = oldest_first(shares)[-1:]
-        for found, its_part in shares:
-            if all(found.generation != last.generation for last, _ in before):
-                self._delete(found, its_part)
+        older = [share for share in self._look().shares if age(share) < age((cut, part))]
+        for share in older:
+            if age(share) < max(map(age, older)):
+                self._delete(*share)
         self._put(cut, part, data)
         return finding
 

@@ -109,7 +109,8 @@ class GroupMonitor:
                 self._progress.forget(post.rank)
                 self._departed[post.rank] = now
             case Leaving():
-                self._troubles.leaves(post.rank, now + min(post.seconds, _MOST_LEAVING_S))
+                # In this order, so that what is no number counts as the most.
+                self._troubles.leaves(post.rank, now + min(_MOST_LEAVING_S, post.seconds))
             case Left():
                 self._troubles.left(post.rank)
             case Raised():
@@ -150,7 +151,7 @@ class GroupMonitor:
             return failure.ranks
         if not speaks_of_peer(failure.reason):
             return ()
-        silent = tuple(rank for rank in range(self._world_size) if rank not in self._troubles)
+        silent = tuple(filter(self._troubles.is_silent, range(self._world_size)))
         return silent if len(self.nodes(silent)) == 1 else ()
 
     def with_step(self, failure: Failure) -> Failure:

@@ -40,15 +40,20 @@ class RankFailures:
         self._tell(rank, failure, now, is_lost=True)
 
     def leaves(self, rank: int, until: float) -> None:
-        """The rank leaves its last state: it is waited for, but not for longer."""
-        self._leaving[rank] = until
+        """The rank leaves its last state: it is waited for, but not for longer, whatever it says later."""
+        self._leaving.setdefault(rank, until)
 
     def left(self, rank: int) -> None:
         self._left.add(rank)
 
+    def is_silent(self, rank: int) -> bool:
+        """Whether the rank has neither reported nor left."""
+        return rank not in self._by_rank and rank not in self._left
+
     def is_done(self, without: Collection[int], since: float, now: float) -> bool:
         """Whether every rank but those ``without`` has reported or left, or has had its time by now."""
-        missing = set(range(self._world_size)) - set(without) - self._by_rank.keys() - self._left
+        ranks = set(range(self._world_size)) - set(without)
+        missing = [rank for rank in ranks if self.is_silent(rank)]
         if not missing:
             return True
         return now - since > self._grace_s and all(self._leaving.get(rank, 0.0) <= now for rank in missing)

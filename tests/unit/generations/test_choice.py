@@ -1,5 +1,7 @@
 """Which generation a run goes on from: tables of what there is, and what is chosen."""
 
+from dataclasses import replace
+
 import pytest
 
 from checkpointing.errors import NothingToResume
@@ -122,6 +124,12 @@ def test_a_stored_one_is_read_from_the_disks_where_they_have_it() -> None:
     assert decision.chosen is not None
     assert decision.chosen.is_stored
     assert decision.trail == (f"{name(3)}: chosen, from the nodes' disks",)
+
+
+def test_of_what_the_survivors_of_one_attempt_left_the_later_step_is_chosen() -> None:
+    left = [replace(on_disk(number), number=10**9) for number in (4, 5)]
+    for order in (left, left[::-1]):
+        assert chosen(choose(view_of(*THREE), order)) == name(5)
 
 
 @pytest.mark.parametrize(

@@ -443,3 +443,24 @@ def test_before_a_hang_is_ended_those_that_wait_leave_their_last_state() -> None
     watched.hear(Left(rank=1))
 
     assert watched.life.have_left(found, watched.now, watched.now + 0.5)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 500.0])
+def test_who_says_again_and_again_how_long_it_takes_is_ended_too(seconds: float) -> None:
+    watched = stepping()
+    watched.hear(lost(0))
+    for _ in range(3):
+        watched.hear(Leaving(rank=1, seconds=seconds))
+        watched.now += 300
+    assert watched.verdict() is not None
+
+
+def test_a_rank_that_has_left_its_last_state_is_not_taken_for_the_one_that_is_gone() -> None:
+    watched = Watched(nodes=("a", "b", "c")).begin()
+    watched.hear(echo(1), Left(rank=2))
+    watched.now = 10
+
+    failure = watched.verdict()
+
+    assert failure is not None
+    assert watched.life.held_against(failure) == (0,)

@@ -1,6 +1,7 @@
 """The hosts' memory: two saves at most, closed to others, and given back."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from checkpointing.stores.contract import Denied
 from checkpointing.stores.local import LocalStore
 from tests.unit.other_user import NOBODY, needs_root
 from tests.unit.saves.test_local_tier import cuts, files_in, keep, steps_of
-from tests.unit.small_generations import content, load_from
+from tests.unit.small_generations import content, file_of, load_from, part_of
 
 OURS = f"longhaul-{os.geteuid()}"
 
@@ -34,6 +35,18 @@ def test_the_save_before_the_last_one_goes_before_a_new_one_is_written(
         keep(memory, cut)
     assert steps_of(memory) == steps_of(memory, rank=1) == [40, 50]
     assert most == MOST_SAVES * 2
+
+
+def test_a_save_that_comes_late_deletes_neither_what_survivors_left_nor_what_was_whole_before(
+    tmp_path: Path,
+) -> None:
+    memory, [first, second, third, fourth] = MemoryTier(tmp_path, "r"), cuts(4)
+    keep(memory, first)
+    for cut in (third, fourth):
+        left = replace(cut, number=10**9)
+        memory.keep_beside(left, part_of(left, 0), memoryview(file_of(left, 0)))
+    keep(memory, second)
+    assert steps_of(memory) == [10, 20, 30, 40]
 
 
 def test_what_ranks_saved_that_are_no_more_goes_with_the_save_it_belongs_to(tmp_path: Path) -> None:
