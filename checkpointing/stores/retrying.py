@@ -31,6 +31,8 @@ from checkpointing.stores.contract import (
 )
 from checkpointing.stores.versions import ListsVersions, Look, versions_of
 
+# Not the process's own generator: a training draws from that, and its state is saved.
+_spread = random.SystemRandom().random
 _log = logging.getLogger(__name__)
 _AGAIN = "%s; again in %.0f s, given up in %.0f s"
 
@@ -74,7 +76,7 @@ class Waiter:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        spread: Callable[[], float] = random.random,
+        spread: Callable[[], float] = _spread,
     ) -> None:
         self._patience = patience or RetryLimits()
         self._clock = clock
@@ -144,7 +146,7 @@ class RetryingStore:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        spread: Callable[[], float] = random.random,
+        spread: Callable[[], float] = _spread,
     ) -> None:
         self.inner = inner
         self.url = inner.url

@@ -136,21 +136,21 @@ class Reporter(GroupWatcher):
         self._post(post)
 
     def looked(self, call: CallWorkers) -> None:
-        if self._answer is None:
-            self._answer = self._board.is_condemned.remote(self._group)
+        if self._is_over or (self._answer is not None and not ray.wait([self._answer], timeout=0)[0]):
             return
-        if self._is_over or not ray.wait([self._answer], timeout=0)[0]:
-            return
-        answer, self._answer = self._answer, None
-        if ray.get(answer):
+        if self._answer is not None and ray.get(self._answer):
             self._is_over = True
             call(leave_last_state, self._dead, 0.0)
+            return
+        self._answer = self._board.is_condemned.remote(self._group)
 
     def ends(self, call: CallWorkers) -> None:
         if not self._is_over:
             return
         for rank, error in call(leave_last_state, self._dead, _MOST_LEAVING_S).items():
-            self._post(lost(rank, error))
+            # Who could not leave for another reason has not been lost.
+            if (post := lost(rank, error)).is_death:
+                self._post(post)
 
     def _post(self, post: Post) -> None:
         self._board.post.remote(self._group, post)

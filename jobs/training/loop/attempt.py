@@ -221,21 +221,24 @@ class _Attempt:
         self._announce(point)
         started = time.perf_counter()
         done = self._train(point)
-        if self._last_state:
-            self._last_state.is_whole(point, is_crossed=False)
+        self._is_whole(point, is_crossed=False)
         agreed = self._control.end()
         self._position.reach(point)
         self._are_late = agreed.is_late
         self._context.status.step, self._context.status.step_s = point.step, time.perf_counter() - started
         loss = self._judged_loss(agreed)
         point = self._boundary.cross(point, agreed, loss)
-        if self._last_state:
-            here = self._position.here(is_evaluation_due=self._evaluation.is_due)
-            self._last_state.is_whole(here, is_crossed=True)
+        here = self._position.here(is_evaluation_due=self._evaluation.is_due)
+        self._is_whole(here, is_crossed=True)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, done, num_skipped_saves)
         self._note_loss(point.step - 2, agreed.mean_loss, agreed.sums)
         return loss
+
+    def _is_whole(self, point: StepPoint, *, is_crossed: bool) -> None:
+        # That a step went wrong is told two steps later, and nobody may go on from there.
+        if self._last_state and isfinite(self._loss_guard.own_loss()):
+            self._last_state.is_whole(point, is_crossed=is_crossed)
 
     def _announce(self, point: StepPoint) -> None:
         """Sends this rank's part of the control word for the step that ends at ``point``; does not wait."""
@@ -382,6 +385,8 @@ class _Attempt:
         problem = save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
         if self._control.from_rank_0(problem is None):
             self._saver.forget_memory()
+            if self._last_state:
+                self._last_state.forbid()
         return problem
 
     def _report_end(self, loss: float, problem: str | None, stop_request: StopRequest | None) -> None:

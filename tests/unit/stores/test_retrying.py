@@ -1,5 +1,6 @@
 """How long a store that is away is waited for, told by a clock that only sleeping moves."""
 
+import random
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -108,6 +109,13 @@ def test_those_who_failed_together_do_not_return_together() -> None:
         patient(AwayStore(times(2)), clock, spread).create("a", b"1")
     assert clocks[0].waits == [0.5, 1]
     assert clocks[1].waits == [0.75, 1.5]
+
+
+def test_waiting_draws_none_of_the_random_numbers_that_a_training_draws() -> None:
+    before, clock = random.getstate(), Clock()
+    RetryingStore(AwayStore(times(2)), PATIENCE, clock=clock, sleep=clock.sleep).create("a", b"1")
+    assert len(clock.waits) == 2
+    assert random.getstate() == before
 
 
 @pytest.mark.parametrize("error", [Full, Denied, StoreError])
