@@ -1,0 +1,326 @@
+"""Ranks that train, save, stop and come back, in turn: the real saving and restoring around a tiny training.
+
+Each step's state follows from the step and the rank, so whatever is read proves itself to be that of a step.
+"""
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from checkpointing.format.manifest import Manifest
+from checkpointing.generations import repository
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention
+from checkpointing.log import folding
+from checkpointing.log.history import Resumed
+from checkpointing.saving import local_tier, own_store, snapshot, writer
+from checkpointing.saving.cadence import Cadence
+from checkpointing.saving.own_store import OwnStore
+from checkpointing.saving.save import SaveNote
+from checkpointing.saving.snapshot import Piece
+from checkpointing.stores.contract import Buffer, Store, StoreError
+from jobs.training.loop import control
+from jobs.training.loop.control import Control
+from jobs.training.loop.ending import note_end, save_the_end
+from jobs.training.loop.step_boundary import StepBoundary
+from jobs.training.ranks import gathering
+from jobs.training.state import bringing, rank_mailbox, saving, share_copies, sharing_memory
+from jobs.training.state.near_tiers import NearTiers, local_tier as disk_of, memory_tier
+from jobs.training.state.rank_mailbox import open_mailboxes
+from jobs.training.state.restoring import restore_own
+from jobs.training.state.saved_run import SavedRun
+from jobs.training.state.saving import Saver
+from jobs.training.task.context import Context
+from jobs.training.task.position import StepPoint
+from jobs.training.task.stop_request import StopRequest
+from jobs.training.task.task import MemorySaving, Saving
+from tests.live.interleavings.in_turn import Turns, standing_in
+from tests.live.interleavings.wire import Collectives, Peer, Wire, members
+
+RUN = "r"
+KEY = b"k" * 32
+DEADLINE_S = 20.0
+CPU = torch.device("cpu")
+# Of two tensors. Prime, so that nothing fits by chance.
+_SIZES = (23, 7)
+# A header of 4096 bytes takes one piece of a share, and what is behind it some more.
+_PIECE_BYTES = 2**12
+_STOP = StopRequest(aim="stop", why="a test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How the ranks of a run save. ``folder`` has a folder for each node."""
+
+    folder: Path
+    num_ranks: int
+    num_steps: int
+    copies_lazily: bool
+    must_wait: bool
+    has_disk: bool
+    store_every: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """What a rank of one attempt has met. ``fails_at`` is the step in which it raises."""
+
+    peer: Peer
+    node: str
+    fails_at: int | None = None
+    is_asked_to_stop: bool = False
+    start: int | None = None
+    trail: tuple[str, ...] = ()
+    step: int = 0
+    end: str | None = None
+    problem: str | None = None
+    error: BaseException | None = None
+    notes: list[SaveNote] = field(default_factory=list)
+
+
+class Failure(Exception):
+    """A fault of the training."""
+
+
+def state_of(step: int, rank: int) -> list[Tensor]:
+    """All a rank's tensors after ``step``. No element is the same in two steps, ranks or places."""
+    return [
+        (torch.arange(size, dtype=torch.int64) + 100 * number + 1_000 * rank) * 1_000 + step
+        for number, size in enumerate(_SIZES)
+    ]
+
+
+class TinyState:
+    """A ``TrainingState`` of two tensors, of which each rank has an equal part."""
+
+    def __init__(self, rank: int, world_size: int, turns: Turns) -> None:
+        self.tensors = state_of(0, rank)
+        self._rank = rank
+        self._world_size = world_size
+        self._turns = turns
+
+    def pieces(self) -> list[Piece]:
+        return [
+            Piece(
+                name=f"param/{number}",
+                shape=(len(values) * self._world_size,),
+                start=len(values) * self._rank,
+                values=values,
+            )
+            for number, values in enumerate(self.tensors)
+        ]
+
+    def targets(self, _manifest: Manifest) -> list[Piece]:
+        return self.pieces()
+
+    def description(self) -> Mapping[str, Any]:
+        return {}
+
+    def restored(self, _manifest: Manifest) -> None:
+        pass
+
+    def update(self, step: int) -> None:
+        """In parts, with others' turns between them."""
+        for values, new in zip(self.tensors, state_of(step, self._rank), strict=True):
+            half = len(values) // 2
+            values[:half] = new[:half]
+            self._turns.pause("half updated")
+            values[half:] = new[half:]
+            self._turns.pause("updated")
+
+    def is_of(self, step: int) -> bool:
+        return all(map(torch.equal, self.tensors, state_of(step, self._rank)))
+
+
+def saving_of(plan: Plan, node: str) -> Saving:
+    return Saving(
+        cadence=Cadence(
+            every_s=None,
+            every_steps=1 if plan.has_disk else plan.store_every,
+            disk_every=1 if plan.has_disk else 0,
+            store_every=plan.store_every if plan.has_disk else 1,
+            on_busy="wait" if plan.must_wait else "skip",
+            memory_every_steps=1,
+        ),
+        retention=Retention(last=2, best=0),
+        disk=str(plan.folder / node / "disk") if plan.has_disk else None,
+        disk_keep=2,
+        deadline_s=DEADLINE_S,
+        copies_lazily=plan.copies_lazily,
+        memory=MemorySaving(folder=str(plan.folder / node / "memory"), num_copies=1),
+    )
+
+
+def run_of(plan: Plan, term: int, attempt: str, lineage: str) -> SavedRun:
+    return SavedRun(
+        run=RUN,
+        term=term,
+        attempt=attempt,
+        lineage=lineage,
+        strategy="fsdp",
+        world_size=plan.num_ranks,
+        ranks_per_copy=plan.num_ranks,
+        about={},
+    )
+
+
+def near_of(plan: Plan, node: str, saved: SavedRun) -> NearTiers:
+    wanted = saving_of(plan, node)
+    return NearTiers(memory=memory_tier(wanted, saved), disk=disk_of(wanted, saved))
+
+
+def train(life: Life, plan: Plan, saved: SavedRun, wire: Wire, store: Store) -> None:
+    """One rank of one attempt, as ``jobs.training.loop.attempt`` goes about it."""
+    try:
+        _train(life, plan, saved, wire, Repository(store, RUN))
+    except Exception as error:
+        # What is on its way goes on as long as the process is there.
+        life.error = error
+
+
+def _train(life: Life, plan: Plan, saved: SavedRun, wire: Wire, own: Repository) -> None:
+    turns, rank = wire.turns, life.peer.rank
+    wanted, near = saving_of(plan, life.node), near_of(plan, life.node, saved)
+    context = Context(
+        rank=rank, world_size=plan.num_ranks, local_rank=0, device=CPU, node=life.node, key=KEY
+    )
+    state = TinyState(rank, plan.num_ranks, turns)
+    own.refresh()
+    start = restore_own(saved, context, state, own, near)
+    life.start, life.step, life.trail = start.step, start.step, start.trail
+    assert state.is_of(start.step), f"rank {rank} has not loaded step {start.step}: {state.tensors}"
+    words = Control(lambda: _STOP if life.is_asked_to_stop else None, 600.0, KEY)
+    saver = Saver(saved, wanted, context, state, own, open_mailboxes(context), life.notes.append)
+    boundary = _boundary(context, saver)
+    saver.resume_from(start.generation, start.sample_order)
+    saver.start()
+    words.agree()
+    while life.step < plan.num_steps and words.aim is None:
+        point = StepPoint(step=life.step + 1, position=life.step + 1, epoch_end=None)
+        words.begin(boundary.orders(point), boundary.own_busy())
+        turns.pause("forward")
+        if life.fails_at == point.step:
+            raise Failure
+        wire.give(0, torch.zeros(1))()  # the gradients of all
+        if saver.is_copying:
+            saver.settle()
+        state.update(point.step)
+        agreed = words.end()
+        context.status.step, context.status.step_s = point.step, 0.01
+        boundary.cross(point, agreed, 0.5)
+        life.step = point.step
+        if life.step == start.step + 1:
+            _note_resumed(own, start.generation, saved.term, rank)
+    _end(life, plan, saved, words, saver, own)
+
+
+def _note_resumed(own: Repository, generation: str | None, term: int, rank: int) -> None:
+    if rank == 0 and generation:
+        with suppress(StoreError):
+            own.append(Resumed(name=generation), term=term)
+
+
+def _end(
+    life: Life, plan: Plan, saved: SavedRun, words: Control, saver: Saver, own: Repository
+) -> None:
+    is_done = life.step >= plan.num_steps
+    point = StepPoint(step=life.step, position=life.step, epoch_end=None)
+    life.problem = save_the_end(saver, words, point)
+    if words.from_rank_0(life.problem is None):
+        saver.forget_memory()
+    if life.peer.rank == 0 and life.problem is None:
+        life.problem = note_end(own, life.step, None if is_done else _STOP, term=saved.term)
+    saver.close()
+    words.close()
+    life.end = "done" if is_done else "stopped"
+
+
+def _boundary(context: Context, saver: Saver) -> StepBoundary:
+    """Where nothing is evaluated, reported or recorded."""
+    nothing = SimpleNamespace(
+        is_due=False,
+        leaves_losses=False,
+        left=lambda **_: None,
+        is_report_due=lambda: False,
+        is_checkpoint_report_due=lambda: False,
+        phase=lambda _: None,
+    )
+    silent = cast("Any", nothing)
+    return StepBoundary(context, silent, silent, saver, silent, silent)
+
+
+def steps_in(file: bytes, rank: int) -> int | None:
+    """Of which step all of a rank's file is; None if it is of none."""
+    length = int.from_bytes(file[:8], "little")
+    header, data = json.loads(file[8 : 8 + length]), file[8 + length :]
+    found = []
+    for number in range(len(_SIZES)):
+        begin, end = header[f"param/{number}"]["data_offsets"]
+        found.append(torch.frombuffer(bytearray(data[begin:end]), dtype=torch.int64))
+    step = int(found[0][0]) % 1_000
+    return step if all(map(torch.equal, found, state_of(step, rank))) else None
+
+
+@contextmanager
+def ranks_in_turn(turns: Turns, wire: Callable[[], Wire]) -> Iterator[None]:
+    """Inside, the real classes take turns, wherever they touch what other threads or ranks touch too."""
+    modules: dict[ModuleType, tuple[str, ...]] = {
+        repository: ("RLock",),
+        folding: ("Lock",),
+        rank_mailbox: ("time",),
+        saving: ("time",),
+        share_copies: ("time",),
+        snapshot: ("threading", "time"),
+        writer: ("threading", "time", "SimpleQueue"),
+    }
+
+    class PausingStore(OwnStore):
+        """A node's memory or disk, of which others have their turn before and after each change."""
+
+        def put(self, name: str, data: Buffer) -> None:
+            turns.pause(f"write {name}")
+            super().put(name, data)
+            turns.pause("written")
+
+        def delete(self, name: str) -> None:
+            turns.pause(f"delete {name}")
+            super().delete(name)
+
+        def get(self, name: str) -> bytes:
+            turns.pause(f"read {name}")
+            return super().get(name)
+
+    def move(to: int, start: int, size: int) -> None:
+        ctypes.memmove(to, start, size // 2)
+        turns.pause("half copied")
+        ctypes.memmove(to + size // 2, start + size // 2, size - size // 2)
+
+    fakes = Collectives(wire)
+    with standing_in(turns, modules) as patch:
+        patch.setattr(local_tier, "OwnStore", PausingStore)
+        # Nobody mounts anything meanwhile, and to look for it takes a tenth of the time.
+        patch.setattr(own_store, "foreign_mount", lambda _: None)
+        patch.setattr(snapshot, "ctypes", SimpleNamespace(memmove=move))
+        patch.setattr(share_copies, "_PIECE_BYTES", _PIECE_BYTES)
+        for module in (gathering, control):
+            patch.setattr(module, "dist", fakes)
+        for module in (bringing, control, sharing_memory):
+            patch.setattr(module, "prove", lambda *_: None)
+            patch.setattr(module, "GlooGroup", lambda *how: members(wire())["GlooGroup"](*how))
+        patch.setattr(rank_mailbox, "tcp_store", lambda *how: members(wire())["tcp_store"](*how))
+        patch.setattr(
+            rank_mailbox, "listen_to_ranks", lambda _: SimpleNamespace(getsockname=lambda: ("", 1))
+        )
+        yield
+
+
+def nodes_of(plan: Plan, lives: Sequence[Life]) -> list[Path]:
+    return [plan.folder / life.node for life in lives]

@@ -1,0 +1,283 @@
+"""Copies, steps, stops, faults and peers' answers in any order: what is read is what some step has left.
+
+The real classes save and restore, on threads and ranks that go on one at a time. Whatever the order: no
+generation is torn, nothing waits for ever, and a save that a stop, a fault or a crash overtakes is whole or
+never was. Each start goes on from the newest one that is whole anywhere.
+"""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from checkpointing.format.digests import digests
+from checkpointing.format.manifest import Cut, FilePart
+from checkpointing.generations.repository import Repository
+from checkpointing.saving.memory_tier import MOST_SAVES
+from checkpointing.stores.contract import Buffer
+from checkpointing.stores.memory import MemoryStore
+from jobs.training.state.saved_run import SavedRun
+from tests.live.interleavings.in_turn import Turns
+from tests.live.interleavings.ranks import (
+    RUN,
+    Life,
+    Plan,
+    near_of,
+    ranks_in_turn,
+    run_of,
+    steps_in,
+    train,
+)
+from tests.live.interleavings.wire import Peer, Wire
+from tests.unit.seeds import each_seed, in_processes
+
+# ``cut``: a node reaches no other one any more, and its rank trains on for a while.
+Fault = Literal["none", "stop", "failure", "kill", "stop and kill", "cut"]
+FAULTS: tuple[Fault, ...] = ("none", "stop", "failure", "kill", "kill", "kill", "stop and kill", "cut")
+NUM_STEPS = 4
+# About as many turns as an attempt of that many steps has.
+MOST_TURNS = 500
+NUM_FAULTS = (1, 1, 1, 2)
+# A folder in memory is the faster one.
+MEMORY = Path("/dev/shm")
+
+
+class TurningStore(MemoryStore):
+    """Others have their turn before each call."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__()
+        self._turns = turns
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._turns.pause(f"put {name}")
+        super().put(name, data)
+
+    def create(self, name: str, data: Buffer) -> None:
+        self._turns.pause(f"create {name}")
+        super().create(name, data)
+
+    def get(self, name: str) -> bytes:
+        self._turns.pause(f"get {name}")
+        return super().get(name)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        self._turns.pause(f"list {prefix}")
+        return super().list(prefix, after=after)
+
+    def delete(self, name: str) -> None:
+        self._turns.pause(f"delete {name}")
+        super().delete(name)
+
+
+class Run:
+    """A run of several attempts, of which each but the last meets a fault."""
+
+    def __init__(self, turns: Turns, rng: random.Random, plan: Plan, *, is_slow: bool) -> None:
+        self.num_from_memory = 0
+        self._turns = turns
+        self._rng = rng
+        self._plan = plan
+        self._is_slow = is_slow
+        self._store = TurningStore(turns)
+        self._nodes = [f"node-{rank}" for rank in range(plan.num_ranks)]
+        self._num_nodes = plan.num_ranks
+        self._wires: dict[Peer, Wire] = {}
+        self._zombies: list[Peer] = []
+
+    def wire(self) -> Wire:
+        process = self._turns.process
+        assert isinstance(process, Peer)
+        return self._wires[process]
+
+    def live(self) -> None:
+        for _ in range(self._rng.choice(NUM_FAULTS)):
+            self._attempt(self._rng.choice(FAULTS))
+        # All is done already where no fault came in time.
+        self._turns.jumps = 0.0
+        lives = self._attempt("none")
+        assert [life.end for life in lives] == ["done"] * len(lives), lives
+        self._check_the_end()
+
+    def _attempt(self, fault: Fault) -> list[Life]:
+        turns, rng, plan = self._turns, self._rng, self._plan
+        own = Repository(self._store, RUN)
+        term = own.take_over("a test")
+        turns.story.append(f"attempt {term}: {fault}")
+        saved = run_of(plan, term, f"{term:08x}", own.lineage())
+        expected = self._newest_whole(own, saved)
+        peers = [Peer(f"{term}/{rank}", rank=rank) for rank in range(plan.num_ranks)]
+        wire = Wire(turns, peers)
+        self._wires |= dict.fromkeys(peers, wire)
+        lives = [Life(peer=peer, node=node) for peer, node in zip(peers, self._nodes, strict=True)]
+        if fault == "failure":
+            rng.choice(lives).fails_at = rng.randint(1, plan.num_steps)
+        are_done = [
+            turns.start(partial(train, life, plan, saved, wire, self._store), process=life.peer, name="train")
+            for life in lives
+        ]
+        self._meet(fault, lives, lambda: all(is_done() for is_done in are_done))
+        self._wait_turns(rng.choice((0, 0, 30, 300)), lambda: False)
+        zombies = [peer for peer in peers if peer.is_cut]
+        for peer in {*peers, *self._zombies} - {*zombies}:
+            turns.kill(peer)
+        self._zombies = zombies
+        self._lose_nodes(fault, lives)
+        self._check_lives(fault, lives, expected, own)
+        self._check_whole(saved)
+        return lives
+
+    def _meet(self, fault: Fault, lives: Sequence[Life], are_done: Callable[[], bool]) -> None:
+        turns, rng = self._turns, self._rng
+        if fault in ("stop", "stop and kill", "kill", "cut"):
+            self._wait_turns(rng.randrange(MOST_TURNS), are_done)
+        if fault in ("stop", "stop and kill"):
+            rng.choice(lives).is_asked_to_stop = True
+        if fault == "stop and kill":
+            self._wait_turns(rng.randrange(MOST_TURNS // 2), are_done)
+        if fault in ("kill", "stop and kill"):
+            for life in rng.sample(lives, rng.randint(1, len(lives))):
+                turns.kill(life.peer)
+        if fault == "cut":
+            rng.choice(lives).peer.is_cut = True
+        dead = [life for life in lives if life.peer.is_killed]
+        if fault in ("none", "stop", "failure") or (not dead and fault != "cut"):
+            turns.wait("all are done", are_done)
+
+    def _wait_turns(self, num: int, are_done: Callable[[], bool]) -> None:
+        last = self._turns.num_turns + num
+        # If nobody goes on, the clock does.
+        self._turns.wait(
+            "a while", lambda: self._turns.num_turns >= last or are_done(), timeout_s=1e6
+        )
+
+    def _lose_nodes(self, fault: Fault, lives: Sequence[Life]) -> None:
+        """A rank whose node is cut off gets another one; a killed one's memory may be lost with it."""
+        for life in lives:
+            is_lost = fault in ("kill", "stop and kill") and self._rng.random() < 0.25
+            if is_lost:
+                shutil.rmtree(self._plan.folder / life.node, ignore_errors=True)
+            if life.peer.is_cut:
+                self._nodes[life.peer.rank] = f"node-{self._num_nodes}"
+                self._num_nodes += 1
+
+    def _newest_whole(self, own: Repository, saved: SavedRun) -> tuple[str, int] | None:
+        """What a start must go on from: name and step."""
+        places = {
+            one.name: (one.term, one.number, one.step)
+            for one in own.view.generations
+            if one.quarantined is None
+        }
+        ranks: dict[str, set[int]] = {}
+        for cut, part, _ in self._shares(saved):
+            ranks.setdefault(cut.generation, set()).add(part.rank)
+            known = own.view.generation(cut.generation)
+            if len(ranks[cut.generation]) == self._plan.num_ranks and not (known and known.quarantined):
+                places[cut.generation] = (cut.term, cut.number, cut.step)
+        if not places:
+            return None
+        name = max(places, key=lambda one: places[one])
+        return name, places[name][2]
+
+    def _shares(self, saved: SavedRun) -> Iterator[tuple[Cut, FilePart, Path]]:
+        for node in self._nodes:
+            near = near_of(self._plan, node, saved)
+            for tier in near.fastest_first:
+                for cut, part in tier.inventory():
+                    place = tier.place(cut.generation)
+                    yield cut, part, Path(place.store.url) / place.folder / part.file
+
+    def _check_lives(
+        self, fault: Fault, lives: Sequence[Life], expected: tuple[str, int] | None, own: Repository
+    ) -> None:
+        began = [life for life in lives if life.start is not None]
+        starts = {life.start for life in began}
+        assert len(starts) <= 1, f"ranks began at different steps: {starts}"
+        if began and expected:
+            own.refresh()
+            poison = [one.name for one in own.view.generations if one.quarantined]
+            was_passed = expected[0] in poison or any("ended before one step" in one for one in began[0].trail)
+            assert starts == {expected[1]} or was_passed, (expected, began[0].trail)
+        self.num_from_memory += any("the hosts' memory" in life.trail[-1] for life in began if life.trail)
+        errors = [life.error for life in lives if life.error and not isinstance(life.error, RuntimeError)]
+        if fault == "failure":
+            errors = [error for error in errors if type(error).__name__ != "Failure"]
+        assert not errors, errors
+        if fault in ("none", "stop") and not self._is_slow:
+            assert not [life.error for life in lives if life.error]
+            assert all(life.end for life in lives), lives
+            assert not [note for life in lives for note in life.notes if note.problem], lives
+            assert lives[0].problem is None
+
+    def _check_whole(self, saved: SavedRun) -> None:
+        """All that any node or the store has of a generation is to the bit what its step has left."""
+        in_memory: dict[str, set[str]] = {}
+        for cut, part, path in self._shares(saved):
+            file = path.read_bytes()
+            assert digests(memoryview(file)) == part.chunks, f"{path} is not what its part says"
+            assert steps_in(file, part.rank) == cut.step, f"{path} is torn"
+            if "/memory/" in str(path):
+                in_memory.setdefault(path.parts[-6], set()).add(cut.generation)
+        for node, names in in_memory.items():
+            assert len(names) <= MOST_SAVES, (node, names)
+        own = Repository(self._store, RUN)
+        for one in own.refresh().generations:
+            for part in own.manifest(one).parts:
+                file = self._store.get(f"{own.place(one.name).folder}/{part.file}")
+                assert digests(memoryview(file)) == part.chunks
+                assert steps_in(file, part.rank) == one.step, f"{one.name}: rank {part.rank} is torn"
+
+    def _check_the_end(self) -> None:
+        view = Repository(self._store, RUN).refresh()
+        newest = view.generations[-1]
+        assert newest.step == NUM_STEPS and newest.quarantined is None
+        if not self._is_slow:
+            left = [path for node in self._nodes for path in (self._plan.folder / node / "memory").rglob("*.safetensors")]
+            assert left == [], "memory is given back at the end"
+
+
+def explore(seed: int) -> int:
+    """Returns how many turns it took."""
+    rng = random.Random(seed)
+    place = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="longhaul-test-", dir=place) as folder:
+        plan = Plan(
+            folder=Path(folder),
+            num_ranks=3 if rng.random() < 0.1 else 2,
+            num_steps=NUM_STEPS,
+            copies_lazily=rng.random() < 0.75,
+            must_wait=rng.random() < 0.3,
+            has_disk=rng.random() < 0.2,
+            store_every=rng.choice((2, 3)),
+        )
+        is_slow = rng.random() < 0.2
+        turns = Turns(rng, jumps=0.002 if is_slow else 0.0)
+        run = Run(turns, rng, plan, is_slow=is_slow)
+        with ranks_in_turn(turns, run.wire):
+            try:
+                turns.run(run.live)
+            except BaseException as error:
+                error.add_note("\n".join([str(plan), *turns.story]))
+                raise
+    return turns.num_turns
+
+
+def explore_from(first: int, num: int) -> int:
+    return each_seed(explore, first, num, __file__)
+
+
+def test_no_order_of_copies_steps_stops_faults_and_answers_tears_a_generation() -> None:
+    print(in_processes(explore_from, 1_000, "schedules"))
+
+
+@pytest.mark.soak
+@pytest.mark.longest
+def test_no_order_of_very_many_tears_a_generation() -> None:
+    print(in_processes(explore_from, 30_000, "schedules"))
