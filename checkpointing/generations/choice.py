@@ -65,8 +65,8 @@ def choose(
     """Chooses a generation. ``refused`` maps those that this start already tried to their problems.
 
     ``latest`` steps back over generations that cannot be used. It begins at step 0 only if no generation
-    ever existed. Any other ``what`` names one generation; ``NothingToResume`` is raised if that one cannot
-    be used.
+    ever existed outside the hosts' memory: what is damaged there is lost, as it would be with the hosts. Any
+    other ``what`` names one generation; ``NothingToResume`` is raised if that one cannot be used.
     """
     refused = refused or {}
     if what != "latest":
@@ -85,9 +85,13 @@ def choose(
             trail.append(f"{candidate.name}: chosen, {_where(candidate, on_disk)}")
             return Decision(chosen=candidate, trail=tuple(trail), poison=tuple(poison))
         trail.append(f"{candidate.name}: passed over, {problem}")
-    if candidates:
+    in_memory = {one.name for one in on_disk if one.is_in_memory}
+    if any(candidate.is_stored or candidate.name not in in_memory for candidate, _ in candidates):
         raise NothingToResume("none of its generations can be used:\n  " + "\n  ".join(trail))
-    return Decision(chosen=None, trail=("no generation yet: begins at step 0",))
+    none = (
+        "the hosts' memory alone had a generation, and it is damaged" if candidates else "no generation yet"
+    )
+    return Decision(chosen=None, trail=(*trail, f"{none}: begins at step 0"))
 
 
 def is_trusted(term: int, step: int, spoilt: Spoilt) -> bool:

@@ -28,6 +28,7 @@ class MemoryTier(LocalTier):
 
     def __init__(self, folder: Path, run: str) -> None:
         self._root = folder
+        self._run = run
         self._within = f"longhaul-{os.geteuid()}"
         super().__init__(folder, run, MOST_SAVES, within=self._within)
 
@@ -53,6 +54,10 @@ class MemoryTier(LocalTier):
             f"{self._folder}/{cut.generation}"
         )
 
+    def drop(self, cut: Cut, part: FilePart) -> None:
+        """Deletes one share."""
+        self._delete(cut, part)
+
     def free_bytes(self) -> int:
         """How much more there may be here: what folder, machine and container all have free."""
         root = next(one for one in (self._store.root, *self._store.root.parents) if one.exists())
@@ -68,7 +73,9 @@ class MemoryTier(LocalTier):
     def forget_old_runs(self, *, now_s: float) -> None:
         """Deletes what other runs of this user have left here: those that saved nothing for a day."""
         runs = f"{self._within}/runs/"
-        for run in {name.removeprefix(runs).split("/")[0] for name in self._store.list(runs.rstrip("/"))}:
+        found = {name.removeprefix(runs).split("/")[0] for name in self._store.list(runs.rstrip("/"))}
+        # This run may have waited for longer than a day, and has just resumed what lies here.
+        for run in found - {self._run}:
             other = MemoryTier(self._root, run)
             if all(now_s - cut.created_s > _LONG_S for cut, _ in other.inventory()):
                 other.forget()

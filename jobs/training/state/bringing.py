@@ -4,6 +4,7 @@ Ranks do so together or not at all: if one of them has no room, the next tier is
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from checkpointing.errors import Corrupt
@@ -85,6 +86,14 @@ def without_damaged(
     if held == [*offer.held] or not all(need <= everywhere for need in needed):
         return None
     return replace(source, held=left), replace(offer, held=held)
+
+
+def drop_damaged(source: Source) -> None:
+    """Deletes what is damaged in this host's memory, so that no later start takes it for whole."""
+    for one in source.held:
+        if source.memory is not None and one.tier is source.memory and _is_damaged(one):
+            with suppress(StoreError):
+                source.memory.drop(one.cut, one.part)
 
 
 def _held(source: Source, generation: str) -> list[Held]:

@@ -10,9 +10,9 @@ Of a manifest in pieces, rank 0 reads what all ranks need, and each rank the pie
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from checkpointing.errors import Unfit
+from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.manifest import (
     Cut,
     Manifest,
@@ -23,7 +23,7 @@ from checkpointing.saving.peers import Seat
 from checkpointing.stores.contract import StoreError
 from jobs.training.data.mixture import check_left_out, continued, recorded_in
 from jobs.training.ranks.gathering import gather
-from jobs.training.state.bringing import bring_missing, without_damaged
+from jobs.training.state.bringing import bring_missing, drop_damaged, without_damaged
 from jobs.training.state.choosing import Offer, Source, forgive, offered
 from jobs.training.state.loading import load_shares, restore_random
 from jobs.training.state.near_tiers import NearTiers
@@ -162,6 +162,7 @@ def held_here(near: NearTiers, context: Context) -> tuple[list[LocalTier], list[
 
 def _restore(saved: SavedRun, context: Context, state: TrainingState, source: Source) -> ResumePoint:
     refused: dict[str, str] = {}
+    is_half_loaded = False
     while True:
         offer = offered(saved, context, source, refused)
         if offer.problem is not None:
@@ -169,6 +170,8 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: So
         assert offer.decision is not None
         chosen, trail, is_own = offer.decision.chosen, offer.decision.trail, source.term is not None
         if chosen is None or offer.manifest is None:
+            if is_half_loaded:
+                _end_half_loaded(context, source)
             return ResumePoint(
                 step=0,
                 position=0,
@@ -200,8 +203,23 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: So
                 hand_over=cut.state.get("hand_over"),
             )
         refused[chosen.name] = loaded
+        is_half_loaded = True
         if context.rank == 0 and chosen.is_stored and source.term is not None:
             source.repository.quarantine(chosen.name, loaded, term=source.term)
+
+
+def _end_half_loaded(context: Context, source: Source) -> NoReturn:
+    """Ends an attempt that has nothing left to load: what was loaded half is in its state, so step 0 is the
+    next attempt's. Collective.
+    """
+    if context.local_rank == 0:
+        drop_damaged(source)
+    # No rank ends before all hosts have done so.
+    gather(True, bool)
+    raise Corrupt(
+        "what the hosts' memory holds is damaged or did not come whole, and nothing else was saved yet; what "
+        "is damaged there is deleted, and the next attempt looks again"
+    )
 
 
 def _bring_and_load(

@@ -63,7 +63,7 @@ class Turns:
     def __init__(self, rng: random.Random, *, jumps: float = 0.0) -> None:
         self.now_s = 0.0
         self.num_turns = 0
-        self.story: deque[str] = deque(maxlen=400)
+        self.story: deque[str] = deque(maxlen=5000)
         self._rng = rng
         self.jumps = jumps
         self._threads: list[_Thread] = []
@@ -122,9 +122,7 @@ class Turns:
         """Lets others go first, or not."""
         self.wait(what, None)
 
-    def wait(
-        self, what: str, is_ready: Callable[[], bool] | None, *, timeout_s: float | None = None
-    ) -> bool:
+    def wait(self, what: str, is_ready: Callable[[], bool] | None, *, timeout_s: float | None = None) -> bool:
         """Waits until ``is_ready``; returns False if it is not within ``timeout_s``."""
         own = self._own
         if own is None:
@@ -207,6 +205,7 @@ class Turns:
             if place <= 0:
                 return one
         return able[-1]
+
 
 @contextmanager
 def standing_in(turns: Turns, modules: dict[ModuleType, tuple[str, ...]]) -> Iterator[pytest.MonkeyPatch]:

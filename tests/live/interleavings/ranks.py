@@ -5,7 +5,7 @@ Each step's state follows from the step and the rank, so whatever is read proves
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from checkpointing.log.history import Resumed
 from checkpointing.saving import local_tier, own_store, snapshot, writer
 from checkpointing.saving.cadence import Cadence
 from checkpointing.saving.own_store import OwnStore
-from checkpointing.saving.save import SaveNote
+from checkpointing.saving.save import Save, SaveNote
 from checkpointing.saving.snapshot import Piece
 from checkpointing.stores.contract import Buffer, Store, StoreError
 from jobs.training.loop import control
@@ -33,7 +33,8 @@ from jobs.training.loop.ending import note_end, save_the_end
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.ranks import gathering
 from jobs.training.state import bringing, rank_mailbox, saving, share_copies, sharing_memory
-from jobs.training.state.near_tiers import NearTiers, local_tier as disk_of, memory_tier
+from jobs.training.state.near_tiers import NearTiers, memory_tier
+from jobs.training.state.near_tiers import local_tier as disk_of
 from jobs.training.state.rank_mailbox import open_mailboxes
 from jobs.training.state.restoring import restore_own
 from jobs.training.state.saved_run import SavedRun
@@ -43,7 +44,7 @@ from jobs.training.task.position import StepPoint
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import MemorySaving, Saving
 from tests.live.interleavings.in_turn import Turns, standing_in
-from tests.live.interleavings.wire import Collectives, Peer, Wire, members
+from tests.live.interleavings.wire import Collectives, Group, Letters, Peer, Wire
 
 RUN = "r"
 KEY = b"k" * 32
@@ -189,9 +190,7 @@ def train(life: Life, plan: Plan, saved: SavedRun, wire: Wire, store: Store) -> 
 def _train(life: Life, plan: Plan, saved: SavedRun, wire: Wire, own: Repository) -> None:
     turns, rank = wire.turns, life.peer.rank
     wanted, near = saving_of(plan, life.node), near_of(plan, life.node, saved)
-    context = Context(
-        rank=rank, world_size=plan.num_ranks, local_rank=0, device=CPU, node=life.node, key=KEY
-    )
+    context = Context(rank=rank, world_size=plan.num_ranks, local_rank=0, device=CPU, node=life.node, key=KEY)
     state = TinyState(rank, plan.num_ranks, turns)
     own.refresh()
     start = restore_own(saved, context, state, own, near)
@@ -228,9 +227,7 @@ def _note_resumed(own: Repository, generation: str | None, term: int, rank: int)
             own.append(Resumed(name=generation), term=term)
 
 
-def _end(
-    life: Life, plan: Plan, saved: SavedRun, words: Control, saver: Saver, own: Repository
-) -> None:
+def _end(life: Life, plan: Plan, saved: SavedRun, words: Control, saver: Saver, own: Repository) -> None:
     is_done = life.step >= plan.num_steps
     point = StepPoint(step=life.step, position=life.step, epoch_end=None)
     life.problem = save_the_end(saver, words, point)
@@ -270,8 +267,13 @@ def steps_in(file: bytes, rank: int) -> int | None:
 
 
 @contextmanager
-def ranks_in_turn(turns: Turns, wire: Callable[[], Wire]) -> Iterator[None]:
-    """Inside, the real classes take turns, wherever they touch what other threads or ranks touch too."""
+def ranks_in_turn(
+    turns: Turns, wire: Callable[[], Wire], has_copies: Callable[[Save], None]
+) -> Iterator[None]:
+    """Inside, the real classes take turns, wherever they touch what other threads or ranks touch too.
+
+    ``has_copies`` is told of each share that lies in the memory of its rank's node and of those that keep it.
+    """
     modules: dict[ModuleType, tuple[str, ...]] = {
         repository: ("RLock",),
         folding: ("Lock",),
@@ -303,6 +305,14 @@ def ranks_in_turn(turns: Turns, wire: Callable[[], Wire]) -> Iterator[None]:
         turns.pause("half copied")
         ctypes.memmove(to + size // 2, start + size // 2, size - size // 2)
 
+    exchange = share_copies.ShareCopies.exchange
+
+    def exchanged(copies: Any, save: Save | None) -> str | None:
+        finding = exchange(copies, save)
+        if save:
+            has_copies(save)
+        return finding
+
     fakes = Collectives(wire)
     with standing_in(turns, modules) as patch:
         patch.setattr(local_tier, "OwnStore", PausingStore)
@@ -310,17 +320,12 @@ def ranks_in_turn(turns: Turns, wire: Callable[[], Wire]) -> Iterator[None]:
         patch.setattr(own_store, "foreign_mount", lambda _: None)
         patch.setattr(snapshot, "ctypes", SimpleNamespace(memmove=move))
         patch.setattr(share_copies, "_PIECE_BYTES", _PIECE_BYTES)
+        patch.setattr(share_copies.ShareCopies, "exchange", exchanged)
         for module in (gathering, control):
             patch.setattr(module, "dist", fakes)
         for module in (bringing, control, sharing_memory):
             patch.setattr(module, "prove", lambda *_: None)
-            patch.setattr(module, "GlooGroup", lambda *how: members(wire())["GlooGroup"](*how))
-        patch.setattr(rank_mailbox, "tcp_store", lambda *how: members(wire())["tcp_store"](*how))
-        patch.setattr(
-            rank_mailbox, "listen_to_ranks", lambda _: SimpleNamespace(getsockname=lambda: ("", 1))
-        )
+            patch.setattr(module, "GlooGroup", lambda _, timeout_s: Group(wire(), timeout_s))
+        patch.setattr(rank_mailbox, "tcp_store", lambda *_: Letters(wire()))
+        patch.setattr(rank_mailbox, "listen_to_ranks", lambda _: SimpleNamespace(getsockname=lambda: ("", 1)))
         yield
-
-
-def nodes_of(plan: Plan, lives: Sequence[Life]) -> list[Path]:
-    return [plan.folder / life.node for life in lives]

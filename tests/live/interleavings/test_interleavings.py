@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -21,7 +20,8 @@ from checkpointing.format.digests import digests
 from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.generations.repository import Repository
 from checkpointing.saving.memory_tier import MOST_SAVES
-from checkpointing.stores.contract import Buffer
+from checkpointing.saving.save import Save
+from checkpointing.stores.contract import Buffer, Missing
 from checkpointing.stores.memory import MemoryStore
 from jobs.training.state.saved_run import SavedRun
 from tests.live.interleavings.in_turn import Turns
@@ -45,6 +45,10 @@ NUM_STEPS = 4
 # About as many turns as an attempt of that many steps has.
 MOST_TURNS = 500
 NUM_FAULTS = (1, 1, 1, 2)
+# How often the clock jumps, a piece of a share is damaged on its way, and a share while nobody looks.
+JUMPS = (0.0, 0.0, 0.0, 0.002)
+DAMAGES = (0.0, 0.0, 0.0, 0.05)
+DAMAGED = 0.15
 # A folder in memory is the faster one.
 MEMORY = Path("/dev/shm")
 
@@ -80,17 +84,31 @@ class TurningStore(MemoryStore):
 class Run:
     """A run of several attempts, of which each but the last meets a fault."""
 
-    def __init__(self, turns: Turns, rng: random.Random, plan: Plan, *, is_slow: bool) -> None:
+    def __init__(self, turns: Turns, rng: random.Random, plan: Plan, *, damages: float) -> None:
         self.num_from_memory = 0
         self._turns = turns
         self._rng = rng
         self._plan = plan
-        self._is_slow = is_slow
+        self._damages = damages
+        self._is_calm = not damages and not turns.jumps
         self._store = TurningStore(turns)
         self._nodes = [f"node-{rank}" for rank in range(plan.num_ranks)]
         self._num_nodes = plan.num_ranks
         self._wires: dict[Peer, Wire] = {}
         self._zombies: list[Peer] = []
+        # Of the saves that lie with all ranks and their keepers: the newest one, and what is lost since.
+        self._promised = 0
+        self._lost_since: set[str] = set()
+        self._with_copies: dict[str, set[int]] = {}
+        self._broken: set[Path] = set()
+
+    def has_copies(self, save: Save) -> None:
+        ranks = self._with_copies.setdefault(save.cut.generation, set())
+        ranks.add(save.part.rank)
+        process = self._turns.process
+        assert isinstance(process, Peer)
+        if len(ranks) == self._plan.num_ranks and not process.is_cut:
+            self._promised, self._lost_since = save.cut.step, set()
 
     def wire(self) -> Wire:
         process = self._turns.process
@@ -103,6 +121,8 @@ class Run:
         # All is done already where no fault came in time.
         self._turns.jumps = 0.0
         lives = self._attempt("none")
+        if self._were_half_loaded(lives):
+            lives = self._attempt("none")
         assert [life.end for life in lives] == ["done"] * len(lives), lives
         self._check_the_end()
 
@@ -113,8 +133,9 @@ class Run:
         turns.story.append(f"attempt {term}: {fault}")
         saved = run_of(plan, term, f"{term:08x}", own.lineage())
         expected = self._newest_whole(own, saved)
+        promised = (self._promised, len(self._lost_since))
         peers = [Peer(f"{term}/{rank}", rank=rank) for rank in range(plan.num_ranks)]
-        wire = Wire(turns, peers)
+        wire = Wire(turns, peers, lambda: self._damages > 0 and rng.random() < self._damages)
         self._wires |= dict.fromkeys(peers, wire)
         lives = [Life(peer=peer, node=node) for peer, node in zip(peers, self._nodes, strict=True)]
         if fault == "failure":
@@ -129,9 +150,11 @@ class Run:
         for peer in {*peers, *self._zombies} - {*zombies}:
             turns.kill(peer)
         self._zombies = zombies
-        self._lose_nodes(fault, lives)
-        self._check_lives(fault, lives, expected, own)
+        self._check_lives(fault, lives, expected, promised, own)
         self._check_whole(saved)
+        self._lose_nodes(fault, lives)
+        if rng.random() < DAMAGED:
+            self._damage_one(saved)
         return lives
 
     def _meet(self, fault: Fault, lives: Sequence[Life], are_done: Callable[[], bool]) -> None:
@@ -154,9 +177,7 @@ class Run:
     def _wait_turns(self, num: int, are_done: Callable[[], bool]) -> None:
         last = self._turns.num_turns + num
         # If nobody goes on, the clock does.
-        self._turns.wait(
-            "a while", lambda: self._turns.num_turns >= last or are_done(), timeout_s=1e6
-        )
+        self._turns.wait("a while", lambda: self._turns.num_turns >= last or are_done(), timeout_s=1e6)
 
     def _lose_nodes(self, fault: Fault, lives: Sequence[Life]) -> None:
         """A rank whose node is cut off gets another one; a killed one's memory may be lost with it."""
@@ -164,9 +185,23 @@ class Run:
             is_lost = fault in ("kill", "stop and kill") and self._rng.random() < 0.25
             if is_lost:
                 shutil.rmtree(self._plan.folder / life.node, ignore_errors=True)
+            if is_lost or life.peer.is_cut:
+                self._lost_since.add(life.node)
             if life.peer.is_cut:
                 self._nodes[life.peer.rank] = f"node-{self._num_nodes}"
                 self._num_nodes += 1
+
+    def _damage_one(self, saved: SavedRun) -> None:
+        """Turns one bit of a share that lies in a node's memory."""
+        paths = sorted({path for *_, path in self._shares(saved) if "/memory/" in str(path)})
+        if paths:
+            path = self._rng.choice(paths)
+            data = bytearray(path.read_bytes())
+            data[self._rng.randrange(4096, len(data))] ^= 1
+            path.write_bytes(data)
+            self._broken.add(path)
+            # Where the other copy is lost too.
+            self._lost_since.add(f"{path}")
 
     def _newest_whole(self, own: Repository, saved: SavedRun) -> tuple[str, int] | None:
         """What a start must go on from: name and step."""
@@ -176,7 +211,13 @@ class Run:
             if one.quarantined is None
         }
         ranks: dict[str, set[int]] = {}
-        for cut, part, _ in self._shares(saved):
+        for cut, part, path in self._shares(saved):
+            # What is damaged there may lie in the store, uncommitted.
+            files = [path.read_bytes()]
+            with suppress(Missing):
+                files.append(self._store.get(f"{own.place(cut.generation).folder}/{part.file}"))
+            if all(digests(memoryview(file)) != part.chunks for file in files):
+                continue
             ranks.setdefault(cut.generation, set()).add(part.rank)
             known = own.view.generation(cut.generation)
             if len(ranks[cut.generation]) == self._plan.num_ranks and not (known and known.quarantined):
@@ -195,32 +236,51 @@ class Run:
                     yield cut, part, Path(place.store.url) / place.folder / part.file
 
     def _check_lives(
-        self, fault: Fault, lives: Sequence[Life], expected: tuple[str, int] | None, own: Repository
+        self,
+        fault: Fault,
+        lives: Sequence[Life],
+        expected: tuple[str, int] | None,
+        promised: tuple[int, int],
+        own: Repository,
     ) -> None:
         began = [life for life in lives if life.start is not None]
-        starts = {life.start for life in began}
+        starts = {life.start for life in began if life.start is not None}
         assert len(starts) <= 1, f"ranks began at different steps: {starts}"
         if began and expected:
             own.refresh()
             poison = [one.name for one in own.view.generations if one.quarantined]
-            was_passed = expected[0] in poison or any("ended before one step" in one for one in began[0].trail)
-            assert starts == {expected[1]} or was_passed, (expected, began[0].trail)
+            was_passed = expected[0] in poison or any(
+                "ended before one step" in one for one in began[0].trail
+            )
+            assert starts == {expected[1]} or was_passed or self._damages, (expected, began[0].trail)
+        step, num_lost = promised
+        if began and num_lost < 2:
+            assert min(starts) >= step, (promised, began[0])
         self.num_from_memory += any("the hosts' memory" in life.trail[-1] for life in began if life.trail)
         errors = [life.error for life in lives if life.error and not isinstance(life.error, RuntimeError)]
+        if self._were_half_loaded(lives):
+            assert expected is None or not self._is_calm, expected
+            return
         if fault == "failure":
             errors = [error for error in errors if type(error).__name__ != "Failure"]
         assert not errors, errors
-        if fault in ("none", "stop") and not self._is_slow:
+        if fault in ("none", "stop") and self._is_calm:
             assert not [life.error for life in lives if life.error]
             assert all(life.end for life in lives), lives
             assert not [note for life in lives for note in life.notes if note.problem], lives
             assert lives[0].problem is None
+
+    def _were_half_loaded(self, lives: Sequence[Life]) -> bool:
+        """Whether what memory alone had was damaged, so that the next attempt begins anew."""
+        return all("the next attempt looks again" in str(life.error) for life in lives)
 
     def _check_whole(self, saved: SavedRun) -> None:
         """All that any node or the store has of a generation is to the bit what its step has left."""
         in_memory: dict[str, set[str]] = {}
         for cut, part, path in self._shares(saved):
             file = path.read_bytes()
+            if path in self._broken:
+                continue
             assert digests(memoryview(file)) == part.chunks, f"{path} is not what its part says"
             assert steps_in(file, part.rank) == cut.step, f"{path} is torn"
             if "/memory/" in str(path):
@@ -238,8 +298,12 @@ class Run:
         view = Repository(self._store, RUN).refresh()
         newest = view.generations[-1]
         assert newest.step == NUM_STEPS and newest.quarantined is None
-        if not self._is_slow:
-            left = [path for node in self._nodes for path in (self._plan.folder / node / "memory").rglob("*.safetensors")]
+        if self._is_calm:
+            left = [
+                path
+                for node in self._nodes
+                for path in (self._plan.folder / node / "memory").rglob("*.safetensors")
+            ]
             assert left == [], "memory is given back at the end"
 
 
@@ -257,10 +321,9 @@ def explore(seed: int) -> int:
             has_disk=rng.random() < 0.2,
             store_every=rng.choice((2, 3)),
         )
-        is_slow = rng.random() < 0.2
-        turns = Turns(rng, jumps=0.002 if is_slow else 0.0)
-        run = Run(turns, rng, plan, is_slow=is_slow)
-        with ranks_in_turn(turns, run.wire):
+        turns = Turns(rng, jumps=rng.choice(JUMPS))
+        run = Run(turns, rng, plan, damages=rng.choice(DAMAGES))
+        with ranks_in_turn(turns, run.wire, run.has_copies):
             try:
                 turns.run(run.live)
             except BaseException as error:

@@ -81,6 +81,26 @@ def test_generations_none_of_which_can_be_used_are_not_a_new_run() -> None:
         choose(view_of(*THREE, bad(1), bad(2), bad(3)))
 
 
+def test_if_the_hosts_memory_alone_had_any_and_it_is_damaged_it_begins_at_step_0_as_if_it_were_lost() -> None:
+    one, other = (replace(on_disk(number), is_in_memory=True) for number in (1, 2))
+    refused = {one.name: "rank 1: damaged", other.name: "rank 0: damaged"}
+    decision = choose(view_of(Lease(owner="a")), [one, other], refused=refused)
+    assert decision.chosen is None
+    assert decision.trail == (
+        f"{other.name}: passed over, rank 0: damaged",
+        f"{one.name}: passed over, rank 1: damaged",
+        "the hosts' memory alone had a generation, and it is damaged: begins at step 0",
+    )
+
+
+@pytest.mark.parametrize("entries", [[], good(1)], ids=["on a disk", "stored"])
+def test_if_another_place_had_any_that_is_damaged_it_never_begins_at_step_0(entries: list[Entry]) -> None:
+    near = [on_disk(1), replace(on_disk(2), is_in_memory=True)]
+    refused = {one.name: "rank 1: damaged" for one in near}
+    with pytest.raises(NothingToResume, match="none of its generations can be used"):
+        choose(view_of(Lease(owner="a"), *entries), near, refused=refused)
+
+
 def test_the_trail_says_why_each_newer_one_was_passed_over() -> None:
     decision = choose(view_of(*THREE, bad(3), *loads(2)))
     assert decision.trail == (

@@ -107,6 +107,14 @@ def test_what_runs_have_left_that_saved_nothing_for_a_day_is_deleted(tmp_path: P
     assert theirs.exists() and not any(OURS in path for path in files_in(tmp_path))
 
 
+def test_a_run_that_comes_back_after_a_day_keeps_what_it_has_resumed(tmp_path: Path) -> None:
+    [cut] = cuts(1)
+    own = MemoryTier(tmp_path, "r")
+    keep(own, cut)
+    own.forget_old_runs(now_s=cut.created_s + 90_000)
+    assert steps_of(own) == [10]
+
+
 def test_there_is_no_more_room_than_the_machine_has_memory(tmp_path: Path) -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < MemoryTier(tmp_path / "not/there/yet", "r").free_bytes() < total
