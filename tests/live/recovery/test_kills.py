@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import time
+from collections import Counter
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,6 +21,7 @@ from jobs.training.task.task import Mixture
 from reporting.long_runs.summarising import long_runs
 from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest, samples_read
 from tests.live.ranks import FORKS
+from tests.live.recovery.phases import marking_phases, phases_of, table
 from tests.live.tokens.test_mixed_samples import mixture_of
 from tests.live.trainings import recipe_for
 
@@ -95,6 +97,7 @@ def _kill_until_done(
         memory=memory,
         copies_lazily=memory is not None,
     )
+    phases = Counter[str]()
     for number in range(num_kills):
         ranks = _start(wanted, tmp_path)
         num_new = dice.randint(*KILL_AFTER_RECORDS)
@@ -104,9 +107,12 @@ def _kill_until_done(
         for rank in dice.sample(ranks, k=2):
             rank.kill()
             rank.join()
+        for rank_number in range(2):
+            phases.update(phases_of(tmp_path / f"phases-{rank_number}"))
         if memory:
             for node in dice.choice(LOST_NODES):
                 shutil.rmtree(memory / f"node-{node}", ignore_errors=True)
+    print(table(phases, 2 * num_kills))
     last = _start(wanted, tmp_path)
     _wait(last, DEADLINE_S + 5 * num_kills)
     codes = [rank.exitcode for rank in last]
@@ -170,7 +176,8 @@ def assert_the_time_adds_up(store: Path, *, num_steps: int) -> None:
 def _start(wanted: Wanted, tmp_path: Path) -> list[BaseProcess]:
     meeting = tmp_path / f"rendezvous-{time.monotonic_ns()}"
     ranks: list[BaseProcess] = [
-        FORKS.Process(target=_be_a_rank, args=(wanted, rank, meeting), daemon=True) for rank in range(2)
+        FORKS.Process(target=_be_a_rank, args=(wanted, rank, meeting, tmp_path), daemon=True)
+        for rank in range(2)
     ]
     for rank in ranks:
         rank.start()
@@ -196,7 +203,7 @@ def _num_records(store: Path) -> int:
     return len(list((store / "runs/r/log").glob("*.json")))
 
 
-def _be_a_rank(wanted: Wanted, rank: int, meeting: Path) -> None:
+def _be_a_rank(wanted: Wanted, rank: int, meeting: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -205,5 +212,6 @@ def _be_a_rank(wanted: Wanted, rank: int, meeting: Path) -> None:
         world_size=2,
         timeout=timedelta(seconds=DEADLINE_S),
     )
-    attempt(wanted)
+    with marking_phases(tmp_path / f"phases-{rank}"):
+        attempt(wanted)
     os._exit(0)
