@@ -23,6 +23,7 @@ from checkpointing.log import folding
 from checkpointing.log.history import Resumed
 from checkpointing.saving import local_tier, own_store, snapshot, writer
 from checkpointing.saving.cadence import Cadence
+from checkpointing.saving.memory_tier import MemoryTier
 from checkpointing.saving.own_store import OwnStore
 from checkpointing.saving.save import Save, SaveNote
 from checkpointing.saving.snapshot import Piece
@@ -316,8 +317,9 @@ def ranks_in_turn(
     fakes = Collectives(wire)
     with standing_in(turns, modules) as patch:
         patch.setattr(local_tier, "OwnStore", PausingStore)
-        # Nobody mounts anything meanwhile, and to look for it takes a tenth of the time.
+        # Nobody mounts anything or fills the memory meanwhile, and to look at that takes a sixth of the time.
         patch.setattr(own_store, "foreign_mount", lambda _: None)
+        patch.setattr(MemoryTier, "free_bytes", lambda _: 2**40)
         patch.setattr(snapshot, "ctypes", SimpleNamespace(memmove=move))
         patch.setattr(share_copies, "_PIECE_BYTES", _PIECE_BYTES)
         patch.setattr(share_copies.ShareCopies, "exchange", exchanged)

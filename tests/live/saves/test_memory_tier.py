@@ -127,6 +127,20 @@ def test_a_run_goes_on_from_what_is_left_of_the_hosts_memory(
     assert left == [], "memory is given back at the end"
 
 
+@SOAK
+def test_if_memory_alone_had_any_and_it_is_damaged_the_next_attempt_but_one_begins_at_step_0(
+    tmp_path: Path,
+) -> None:
+    wanted = fallen(tmp_path, "fsdp", every_steps=WHOLE)
+    assert wanted.memory is not None
+    damage(0, 0, 1)(wanted.memory)
+    with pytest.raises(RankFailed, match="the next attempt looks again"):
+        went_on(tmp_path, wanted)
+    story = went_on(tmp_path, wanted)
+    assert (story.start.step, story.start.generation) == (0, None)
+    assert digests_of(newest_manifest(wanted.store, "r")) == digests_of(undisturbed(tmp_path, wanted))
+
+
 def test_if_one_hosts_memory_can_not_be_read_the_store_is(tmp_path: Path) -> None:
     wanted = fallen(tmp_path, "fsdp")
     assert wanted.memory is not None
