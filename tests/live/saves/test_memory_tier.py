@@ -131,7 +131,7 @@ def test_a_run_goes_on_from_what_is_left_of_the_hosts_memory(
 def test_if_memory_alone_had_any_and_it_is_damaged_the_next_attempt_but_one_begins_at_step_0(
     tmp_path: Path,
 ) -> None:
-    wanted = fallen(tmp_path, "fsdp", every_steps=WHOLE)
+    wanted = fallen(tmp_path, "fsdp", falls_at=2, every_steps=WHOLE)
     assert wanted.memory is not None
     damage(0, 0, 1)(wanted.memory)
     with pytest.raises(RankFailed, match="the next attempt looks again"):
