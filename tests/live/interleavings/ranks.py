@@ -242,17 +242,18 @@ def _end(life: Life, plan: Plan, saved: SavedRun, words: Control, saver: Saver, 
 
 
 def _boundary(context: Context, saver: Saver) -> StepBoundary:
-    """Where nothing is evaluated, reported or recorded."""
+    """Where nothing is evaluated, checked, reported or recorded."""
     nothing = SimpleNamespace(
         is_due=False,
         leaves_losses=False,
         left=lambda **_: None,
+        order=lambda: False,
         is_report_due=lambda: False,
         is_checkpoint_report_due=lambda: False,
         phase=lambda _: None,
     )
     silent = cast("Any", nothing)
-    return StepBoundary(context, silent, silent, saver, silent, silent)
+    return StepBoundary(context, silent, silent, silent, saver, silent, silent)
 
 
 def steps_in(file: bytes, rank: int) -> int | None:
