@@ -94,8 +94,10 @@ class Ours:
                 saving=saving,
             )
         )
-        command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(self.store)]
-        return cluster.head.start(command, log="train.log", RAY_ADDRESS=cluster.address)
+        return cluster.head.start(self.command(spec), log="train.log", RAY_ADDRESS=cluster.address)
+
+    def command(self, spec: Path) -> list[str]:
+        return [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(self.store)]
 
     def steps(self) -> list[Done]:
         """From its records, which reach the store a second later."""

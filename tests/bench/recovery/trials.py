@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import psutil
 
@@ -37,6 +38,7 @@ class Reached:
 
 
 Fault = Callable[[Cluster], None]
+SystemT = TypeVar("SystemT", bound=System)
 
 
 def power_off(cluster: Cluster) -> None:
@@ -73,8 +75,8 @@ SCHEDULE = (kill, power_off, cut, hang_a_minute)
 
 def until_new_step(make: Callable[[Path], System], fault: Fault, patience_s: float) -> Reached:
     """From the fault to the first step of workers that were not there before it."""
-    with _training(make, num_steps=_ENDLESS, num_workers=3) as (system, cluster, _):
-        _wait_for_step(system, _SETTLED, _START_S)
+    with training(make, num_steps=_ENDLESS, num_workers=3) as (system, cluster, _):
+        wait_for_step(system, _SETTLED, _START_S)
         struck_s = time.time()
         fault(cluster)
         before = {done.worker for done in system.steps() if done.ended_s <= struck_s}
@@ -92,10 +94,10 @@ def until_new_step(make: Callable[[Path], System], fault: Fault, patience_s: flo
 
 def until_all_steps(make: Callable[[Path], System], num_steps: int, patience_s: float) -> Reached:
     """From the first step to the last, while one thing after the other happens. A hang ends after 60 s."""
-    with _training(make, num_steps=num_steps, num_workers=4) as (system, cluster, driver):
+    with training(make, num_steps=num_steps, num_workers=4) as (system, cluster, driver):
         with suppress(TimeoutError):
             for number, fault in enumerate(SCHEDULE, start=1):
-                _wait_for_step(system, num_steps * number // (len(SCHEDULE) + 1), patience_s)
+                wait_for_step(system, num_steps * number // (len(SCHEDULE) + 1), patience_s)
                 fault(cluster)
             wait_until(lambda: driver.poll() is not None, patience_s, "the end")
         steps = system.steps()
@@ -107,9 +109,9 @@ def until_all_steps(make: Callable[[Path], System], num_steps: int, patience_s: 
 
 
 @contextmanager
-def _training(
-    make: Callable[[Path], System], *, num_steps: int, num_workers: int
-) -> Iterator[tuple[System, Cluster, "subprocess.Popen[bytes]"]]:
+def training(
+    make: Callable[[Path], SystemT], *, num_steps: int, num_workers: int
+) -> Iterator[tuple[SystemT, Cluster, "subprocess.Popen[bytes]"]]:
     with TemporaryDirectory(prefix="longhaul-bench-") as name, hosts_on(Path(name) / "hosts") as lan:
         system = make(Path(name))
         cluster = Cluster(lan=lan, settings=system.settings)
@@ -117,7 +119,7 @@ def _training(
         yield system, cluster, system.start(cluster, num_steps, EVERY)
 
 
-def _wait_for_step(system: System, step: int, deadline_s: float) -> None:
+def wait_for_step(system: System, step: int, deadline_s: float) -> None:
     wait_until(
         lambda: any(done.step >= step for done in system.steps()),
         deadline_s,
