@@ -1,4 +1,4 @@
-"""``longhaul`` whose driver notes when it hears of what: ``python -m tests.bench.recovery.telling FILE train ...``
+"""``longhaul`` whose driver notes when it hears of what: ``tests.bench.recovery.telling FILE train ...``
 
 Each line of FILE is a moment, what was told, and by which rank.
 """

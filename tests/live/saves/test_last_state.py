@@ -16,7 +16,7 @@ from jobs.training.strategies.optimizer import clip
 from jobs.training.task.job import Strategy
 from tests.live.attempts import Story, Wanted, attempt, digests_of, newest_manifest
 from tests.live.ranks import RankFailed, run_ranks
-from tests.live.saves.test_memory_tier import ALONE, STORE, lose, undisturbed, wanted_in, went_on
+from tests.live.saves.test_memory_tier import ALONE, SOAK, STORE, lose, undisturbed, wanted_in, went_on
 from tests.live.trainings import recipe_for
 
 # One rank falls at the fifth step, of which neither store nor memory has more than the fourth.
@@ -34,9 +34,9 @@ def left_by_survivors(tmp_path: Path, wanted: Wanted, num_ranks: int) -> None:
     ("strategy", "num_ranks", "shard_within", "lost", "step", "where"),
     [
         pytest.param("ddp", 3, None, (1,), FALL, ALONE, id="ddp"),
-        pytest.param("ddp", 3, None, (1, 2), FALL, ALONE, id="ddp, and another host goes too"),
+        pytest.param("ddp", 3, None, (1, 2), FALL, ALONE, id="ddp, and another host goes too", marks=SOAK),
         pytest.param("fsdp", 4, 2, (1,), FALL, ALONE, id="replicas of fsdp"),
-        pytest.param("fsdp", 4, 2, (1, 3), IN_STORE, STORE, id="all replicas of a share"),
+        pytest.param("fsdp", 4, 2, (1, 3), IN_STORE, STORE, id="all replicas of a share", marks=SOAK),
         pytest.param("fsdp", 3, None, (1,), IN_STORE, MEMORY, id="fsdp without replicas"),
     ],
 )
