@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from checkpointing.format.digests import digests
 from checkpointing.format.manifest import Cut, FilePart, file_name
@@ -52,7 +53,8 @@ class _OfRank:
 class LastState:
     """Use ``changes`` before each update and ``is_whole`` after it. ``leave`` may be called by any thread.
 
-    Making one is collective. ``will_leave`` is told how many seconds that may take, at most.
+    Making one is collective. ``will_leave`` is told how many seconds that may take, at most. The tier may
+    hold ``max_bytes`` in all.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class LastState:
         engine: Engine,
         order: SavedOrder,
         will_leave: Callable[[float], None],
+        max_bytes: int | None = None,
     ) -> None:
         self._saved = saved
         self._tier = tier
@@ -70,6 +73,7 @@ class LastState:
         self._engine = engine
         self._order = order
         self._will_leave = will_leave
+        self._max_bytes = max_bytes
         own = _OfRank(
             random=RandomState(context.rank, context.device).told(),
             canary=digest_of_next_numbers(context.device),
@@ -123,7 +127,8 @@ class LastState:
         if not self._draws_nothing():
             return False
         sizes = [layout(pieces).num_bytes for pieces in self._shares.values()]
-        if sum(sizes) + max(sizes) > self._tier.free_bytes():
+        # Each share is copied once more on its way.
+        if sum(sizes) + max(sizes) > self._tier.free_bytes() or sum(sizes) > self._allowed_bytes():
             return False
         self._will_leave(_LEAST_S + sum(sizes) / _BYTES_PER_S)
         description = EngineState(self._engine).description()
@@ -132,6 +137,11 @@ class LastState:
             if not self._tier.has(cut, rank):
                 self._put(cut, rank)
         return True
+
+    def _allowed_bytes(self) -> float:
+        if self._max_bytes is None:
+            return inf
+        return self._max_bytes - sum(part.num_bytes for _, part in self._tier.inventory())
 
     def _draws_nothing(self) -> bool:
         """Whether random numbers are where they were at the start. If so, the lost ranks' are as well."""
@@ -179,4 +189,5 @@ def last_state_of(
     is_worth_it = 1 < context.world_size <= _MOST_RANKS and len(engine.holds) > 1
     if tier is None or not is_worth_it or context.device.type != "cpu":
         return None
-    return LastState(saved_run(task), tier, context, engine, order, will_leave)
+    max_bytes = saving.memory.max_bytes if saving and saving.memory else None
+    return LastState(saved_run(task), tier, context, engine, order, will_leave, max_bytes)

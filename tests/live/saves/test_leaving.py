@@ -39,12 +39,18 @@ class Held:
 class Leaver:
     """A rank's last state; what is left of it can be read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, max_bytes: int | None = None) -> None:
         self.engine, self.will_leave = Held(), list[float]()
         self.tier = MemoryTier(folder, "r")
         context = Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
         self.state = LastState(
-            SAVED, self.tier, context, cast(Engine, self.engine), SavedOrder(), self.will_leave.append
+            SAVED,
+            self.tier,
+            context,
+            cast(Engine, self.engine),
+            SavedOrder(),
+            self.will_leave.append,
+            max_bytes,
         )
 
     def left(self) -> list[tuple[int, bool, object]]:
@@ -108,6 +114,13 @@ def test_without_room_nothing_is_left(leaver: Leaver, monkeypatch: pytest.Monkey
     leaver.state.is_whole(POINT, is_crossed=True)
     assert not leaver.state.leave()
     assert leaver.left() == []
+
+
+@pytest.mark.parametrize("max_bytes", [10_000, 100_000])
+def test_no_more_is_left_than_the_spec_allows(tmp_path: Path, max_bytes: int) -> None:
+    leaver = Leaver(tmp_path, max_bytes)
+    leaver.state.is_whole(POINT, is_crossed=True)
+    assert leaver.state.leave() == (max_bytes == 100_000)
 
 
 def test_where_random_numbers_were_drawn_nothing_is_left(leaver: Leaver) -> None:
