@@ -343,7 +343,7 @@ def explore_from(first: int, num: int) -> int:
 
 
 def test_no_order_of_copies_steps_stops_faults_and_answers_tears_a_generation() -> None:
-    print(in_processes(explore_from, 1_000, "schedules"))
+    print(in_processes(explore_from, 200, "schedules"))
 
 
 @pytest.mark.soak
