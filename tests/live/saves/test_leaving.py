@@ -2,18 +2,25 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
 
+from checkpointing.errors import taken_over
+from checkpointing.format.digests import digests
 from checkpointing.saving.memory_tier import MemoryTier
 from checkpointing.saving.snapshot import Piece
-from jobs.training.loop.last_state import LastState, PeersLost
+from jobs.training.health.failures import InvalidLoss
+from jobs.training.loop import last_state
+from jobs.training.loop.attempt import _Attempt
+from jobs.training.loop.last_state import LastState, PeersLost, last_state_of
 from jobs.training.state.saved_run import SavedOrder, SavedRun
 from jobs.training.strategies.contract import Counters, Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
+from jobs.training.task.task import Task
 
 SAVED = SavedRun(
     run="r", term=1, attempt="a", lineage="l", strategy="ddp", world_size=1, ranks_per_copy=1, about={}
@@ -24,7 +31,7 @@ POINT = StepPoint(step=7, position=14, epoch_end=None)
 class Held:
     """An engine with one tensor."""
 
-    holds = (0,)
+    holds: tuple[int, ...] = (0,)
 
     def __init__(self) -> None:
         self.weights = torch.zeros(1000)
@@ -136,3 +143,69 @@ def test_an_error_on_the_way_ends_nothing_else(leaver: Leaver, monkeypatch: pyte
     monkeypatch.setattr(MemoryTier, "keep_beside", full)
     leaver.state.is_whole(POINT, is_crossed=True)
     assert not leaver.state.leave()
+
+
+def test_a_share_that_another_rank_of_the_host_has_left_is_not_written_again(tmp_path: Path) -> None:
+    first, second = Leaver(tmp_path), Leaver(tmp_path)
+    second.engine.weights.fill_(1.0)
+    for leaver in (first, second):
+        leaver.state.is_whole(POINT, is_crossed=True)
+        assert leaver.state.leave()
+    [(cut, part)] = first.tier.inventory()
+    with first.tier.open_share(cut, part) as file:
+        assert digests(memoryview(file.read())) == part.chunks
+    assert second.state.leave()
+    assert [found for _, found in second.tier.inventory()] == [part]
+
+
+class Failing(_Attempt):
+    """An attempt that is at its end at once."""
+
+    def __init__(self, state: LastState, error: Exception) -> None:
+        self._last_state = state
+        self._error = error
+
+    def _work(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_left"),
+    [
+        (RuntimeError("Connection closed by peer"), True),
+        (PeersLost("a peer is gone"), True),
+        (InvalidLoss("the loss is not a finite number"), False),
+        (taken_over("r", 2, "another"), False),
+        (torch.OutOfMemoryError("no more memory"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_ends_an_attempt_decides_whether_its_state_is_left(
+    leaver: Leaver, error: Exception, is_left: bool
+) -> None:
+    leaver.state.is_whole(POINT, is_crossed=True)
+    with pytest.raises(type(error)):
+        Failing(leaver.state, error).work()
+    assert bool(leaver.left()) == is_left
+
+
+def test_what_went_wrong_on_all_ranks_is_not_left_for_anybody_who_asks_later(leaver: Leaver) -> None:
+    leaver.state.is_whole(POINT, is_crossed=True)
+    with pytest.raises(InvalidLoss):
+        Failing(leaver.state, InvalidLoss("the loss is not a finite number")).work()
+    assert not leaver.state.leave()
+    assert leaver.left() == []
+
+
+@pytest.mark.parametrize(
+    ("device", "world_size", "holds"), [("cuda", 2, (0, 1)), ("cpu", 2, (0,)), ("cpu", 513, (0, 1))]
+)
+def test_on_devices_without_replicas_and_of_very_many_ranks_nothing_is_left(
+    leaver: Leaver, monkeypatch: pytest.MonkeyPatch, device: str, world_size: int, holds: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(last_state, "memory_tier", lambda saving, saved: leaver.tier)
+    monkeypatch.setattr(last_state, "saved_run", lambda task: SAVED)
+    monkeypatch.setattr(leaver.engine, "holds", holds)
+    task = cast(Task, SimpleNamespace(saving=object()))
+    context = Context(rank=0, world_size=world_size, local_rank=0, device=torch.device(device))
+    assert last_state_of(task, context, cast(Engine, leaver.engine), SavedOrder()) is None

@@ -49,6 +49,14 @@ def test_a_save_that_comes_late_deletes_neither_what_survivors_left_nor_what_was
     assert steps_of(memory) == [10, 20, 30, 40]
 
 
+def test_what_survivors_leave_deletes_nothing(tmp_path: Path) -> None:
+    memory, [first, second, third] = MemoryTier(tmp_path, "r"), cuts(3)
+    for cut in (first, second):
+        keep(memory, cut)
+    memory.keep_beside(third, part_of(third, 0), memoryview(file_of(third, 0)))
+    assert steps_of(memory) == [10, 20, 30]
+
+
 def test_what_ranks_saved_that_are_no_more_goes_with_the_save_it_belongs_to(tmp_path: Path) -> None:
     memory = MemoryTier(tmp_path, "r")
     keep(memory, *cuts(1, world_size=2))

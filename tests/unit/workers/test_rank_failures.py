@@ -142,3 +142,12 @@ def test_ranks_without_a_part_in_a_hang_are_waited_for_and_the_one_that_hangs_is
 
     assert troubles.is_done((1,), since=0.0, now=0.1)
     assert RankFailures(3).is_done((1,), since=0.0, now=GRACE_S + 0.1), "they never answered"
+
+
+def test_a_rank_that_may_not_change_its_state_any_more_is_an_echo_of_what_really_went_wrong() -> None:
+    left = Failure(status="crash", reason="PeersLost: a peer is gone, and the state was left", ranks=(0,))
+    wrong = Failure(status="crash", reason="KeyError: 'x'", ranks=(1,))
+    troubles = RankFailures(2)
+    troubles.raised(0, left, now=0.0)
+    troubles.raised(1, wrong, now=0.1)
+    assert troubles.failure() == wrong
