@@ -132,9 +132,9 @@ class GroupMonitor:
 
     def have_left(self, failure: Failure, since: float, now: float) -> bool:
         """Whether the ranks without a part in ``failure`` have left their last state, or had their time
-        ``since`` they were told to.
+        ``since`` they were told to. Of trouble there is no verdict before.
         """
-        return self._troubles.is_done(failure.ranks, since, now)
+        return self.is_in_trouble or self._troubles.is_done(failure.ranks, since, now)
 
     def failure(self) -> Failure | None:
         """What the ranks have reported so far, if anything went wrong."""

@@ -432,6 +432,15 @@ def test_who_would_leave_for_ever_is_ended() -> None:
     assert watched.verdict() is not None
 
 
+def test_after_the_grace_for_a_loss_nobody_has_another_one() -> None:
+    watched = stepping()
+    watched.hear(echo(1))
+    watched.now += 3
+    found = watched.verdict()
+    assert found is not None
+    assert watched.life.have_left(found, watched.now, watched.now)
+
+
 def test_before_a_hang_is_ended_those_that_wait_leave_their_last_state() -> None:
     watched = stepping()
     watched.wait(31, 5, ranks=(1,))
