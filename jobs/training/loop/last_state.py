@@ -98,7 +98,7 @@ class LastState:
         """
         with self._turns:
             if is_crossed:
-                self._point = replace(point, epoch_end=None, metrics={}, hand_over=None)
+                self._point = point
             elif point.epoch_end is None:
                 self._point = replace(point, is_evaluation_due=point.is_evaluated)
             # Else an attempt that goes on from here would never save the epoch's end.
