@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from checkpointing.format.digests import digests
-from checkpointing.format.manifest import Cut, FilePart, file_name
+from checkpointing.format.manifest import Cut
 from checkpointing.saving.memory_tier import MemoryTier
 from checkpointing.saving.snapshot import Arena, Piece, layout
 from jobs.training.ranks.gathering import gather
 from jobs.training.state.near_tiers import memory_tier
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers, pieces_as_told
-from jobs.training.state.saved_run import EngineState, SavedOrder, SavedRun, cut_of, saved_run
+from jobs.training.state.saved_run import EngineState, SavedOrder, SavedRun, cut_of, part_of, saved_run
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
@@ -161,16 +161,8 @@ class LastState:
         form = layout(pieces)
         arena = Arena(pieces, form)
         arena.take(pieces)
-        part = FilePart(
-            rank=rank,
-            file=file_name(rank),
-            num_bytes=form.num_bytes,
-            chunks=digests(arena.data),
-            tensors=form.tensors,
-            shards=form.shards,
-            state={"canary": self._told[rank].canary},
-        )
-        self._tier.keep_beside(cut, part, arena.data)
+        part = part_of(rank, form, self._told[rank].canary)
+        self._tier.keep_beside(cut, replace(part, chunks=digests(arena.data)), arena.data)
 
 
 def last_state_of(

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Protocol
 
-from checkpointing.format.manifest import Cut, Manifest
+from checkpointing.format.manifest import Cut, FilePart, Manifest, file_name
 from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.repository import generation_name
 from checkpointing.generations.retention import Retention
-from checkpointing.saving.snapshot import Piece
+from checkpointing.saving.snapshot import Layout, Piece
 from jobs.training.strategies.contract import Counters, Engine
 from jobs.training.task.position import StepPoint
 from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, stored_order
@@ -104,6 +104,19 @@ def saved_run(task: Task) -> SavedRun:
         resume=task.resume,
         retention=task.saving.retention if task.saving else Retention(),
         spoilt=task.spoilt,
+    )
+
+
+def part_of(rank: int, form: Layout, canary: str) -> FilePart:
+    """The description of a rank's share, without the digests of its bytes."""
+    return FilePart(
+        rank=rank,
+        file=file_name(rank),
+        num_bytes=form.num_bytes,
+        chunks=(),
+        tensors=form.tensors,
+        shards=form.shards,
+        state={"canary": canary},
     )
 
 

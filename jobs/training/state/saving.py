@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from checkpointing.errors import taken_over
-from checkpointing.format.manifest import Cut, FilePart, file_name
+from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.format.records import Table, table_of
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import newest_good
@@ -28,6 +28,7 @@ from jobs.training.state.saved_run import (
     SavedRun,
     TrainingState,
     cut_of,
+    part_of,
     saved_run,
 )
 from jobs.training.state.sharing_memory import share_memory
@@ -246,15 +247,7 @@ class Saver:
         return cut_of(self._saved, point, self._number, self._order, self._state.description())
 
     def _part(self) -> FilePart:
-        return FilePart(
-            rank=self._context.rank,
-            file=file_name(self._context.rank),
-            num_bytes=self._layout.num_bytes,
-            chunks=(),
-            tensors=self._layout.tensors,
-            shards=self._layout.shards,
-            state={"canary": digest_of_next_numbers(self._context.device)},
-        )
+        return part_of(self._context.rank, self._layout, digest_of_next_numbers(self._context.device))
 
 
 def _told_by_rank_0(part: FilePart) -> Table | None:
