@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,11 @@ DEADLINE_S, SOAK_DEADLINE_S = 900, 4 * 3600
 # Where time is short, what starts Ray or hosts is skipped with a line once so many minutes are over.
 MOST_MINUTES = float(os.environ.get("LONGHAUL_TEST_MINUTES", "inf"))
 _BEGAN_S = time.monotonic()
+
+# An image may tell Python to keep nothing that it compiled. Each of thousands of processes would then compile
+# all that it loads, as would each start of pytest.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Ray starts its workers at 15, so that the tests of the other process would leave them next to nothing.
 os.environ.setdefault("RAY_worker_niceness", "5")
