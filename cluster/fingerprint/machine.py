@@ -4,6 +4,7 @@ Needs no torch.
 """
 
 import os
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,12 +16,37 @@ from cluster.this_machine import num_cpus
 # Parts of a kernel's command line that decide how devices reach memory. The rest may hold secrets.
 _BOOT = re.compile(r"(?:^|\s)((?:iommu|amd_iommu|intel_iommu|mitigations|pci|numa_balancing)=[\w,.:=-]+)")
 _XGMI = "11"
+# By these libraries choose other kernels, which round otherwise.
+_PRODUCTS = {
+    "fma",
+    "avx_vnni",
+    "avx_ne_convert",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+}
 _IMAGE_VARIABLES = ("LONGHAUL_IMAGE", "APPTAINER_NAME", "SINGULARITY_NAME")
 
 
 def machine_facts(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
     """The host's facts by name; ``root`` is where its files are."""
     return {name: value for name, value in _facts(variables, root) if value}
+
+
+def processor_kind(root: Path = Path("/")) -> str:
+    """What decides how libraries compute on the host's processor. Clouds give many processors one name, so
+    its family and model and what they can of matrix products are told too.
+    """
+    about = text_of(root / "proc/cpuinfo")
+    numbers = [f"{name} {found}" for name in ("family", "model") if (found := _number(name, about))]
+    flags = re.search(r"^flags\s*:\s*(.*)$", about, re.MULTILINE)
+    known = sorted({*flags[1].split()} & _PRODUCTS) if flags else []
+    named = [_processor(root) or platform.machine(), f"({', '.join(numbers)})" if numbers else ""]
+    return " ".join(filter(None, [*named, *known]))
 
 
 def device_place_facts(pci: str | None, root: Path = Path("/")) -> dict[str, str]:
@@ -82,6 +108,11 @@ def _os_name(root: Path) -> str:
 def _processor(root: Path) -> str:
     found = re.search(r"^model name\s*:\s*(.*)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return " ".join(found[1].split()) if found else ""
+
+
+def _number(name: str, about: str) -> str:
+    found = re.search(rf"^(?:cpu )?{name}\s*:\s*(\d+)$", about, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _numa_nodes(root: Path) -> list[Path]:

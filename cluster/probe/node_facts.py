@@ -61,11 +61,14 @@ class CopyRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelDigest:
-    """Of what a device computed of known numbers by one kernel."""
+    """Of what a device computed of known numbers by one kernel. ``model`` is its device's; empty: that of the
+    node.
+    """
 
     device: int
     kernel: str
     digest: str
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,8 @@ class NodeFacts:
     - ``telemetry`` names the interface that reports power, or is None.
     - ``num_devices`` counts the cores that the process may use on the platform ``cpu``.
     - ``versions`` has None for a package that is not installed.
-    - ``model`` decides, with torch, what a healthy device computes to the bit; it is a CPU's processor.
+    - ``model`` decides, with torch, what a healthy device computes to the bit; it is a CPU's processor, and
+      the first one's of several devices.
     """
 
     host: str
@@ -108,10 +112,9 @@ class NodeFacts:
     telemetry: str | None = None
     problems: tuple[str, ...] = ()
 
-    @property
-    def kind(self) -> tuple[str, str, str]:
-        """Model, platform and torch: healthy devices of one kind compute the same."""
-        return self.model, self.platform, self.versions.get("torch") or ""
+    def kind_of(self, one: KernelDigest) -> tuple[str, str, str]:
+        """Its device's model, platform and torch: healthy devices of one kind compute the same."""
+        return one.model or self.model, self.platform, self.versions.get("torch") or ""
 
     def peak_flops_per_s(self, dtype: str) -> float | None:
         """Returns the rate of the slowest device, at the shape that suits that device best."""

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,15 +13,16 @@ from checkpointing.stores.opening import open_store
 from checkpointing.stores.probing import examine
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
-from cluster.probe.kernels import recorded
-from cluster.probe.kernels.recorded import NotRecorded, Recorded
+from cluster.probe.kernels.recorded import NotRecorded, in_package, of_nodes
+from cluster.probe.kernels.recorded_file import add, in_file, in_file_if_any
 from cluster.probe.node_facts import NodeFacts, Question, Shape
 from cluster.probe.versions import FOREMOST, SUPPORTED
 from cluster.this_machine import this_machine
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_USAGE, run_command
-from jobs.commandline.output import printable
+from jobs.commandline.output import printable, say
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
+from jobs.doctor.cross_node_checks import kind_text, same_results
 from jobs.doctor.examination import Examination, Link, NodeAnswer, Promise, Unusable
 from jobs.doctor.forecast import forecast
 from jobs.doctor.node_checks import exit_code, judge
@@ -48,17 +50,17 @@ def _doctor(args: argparse.Namespace) -> int:
     spec = RunSpec.load(args.spec, []) if args.spec else None
     store = open_store(args.store or (spec.store if spec else "results"), base=store_base())
     promised = read_cluster(args.cluster) if args.cluster else None
-    golden = recorded.in_package() + (recorded.in_file(args.golden) if args.golden else ())
-    before = (
-        recorded.in_file(args.record_golden) if args.record_golden and args.record_golden.exists() else ()
-    )
+    golden = in_package() + (in_file(args.golden) if args.golden else ())
+    if args.record_golden:
+        # What can't be added to is told now, and not after minutes.
+        in_file_if_any(args.record_golden)
     seen = replace(examination(spec, store, promised), golden=golden)
     findings = judge(seen)
     print(as_json(seen, findings) if args.json else printable(as_text(seen, findings)), end="")
     if not seen.store.failed:
         _keep_rates(store, seen)
     if args.record_golden:
-        _record_golden(args.record_golden, before, seen)
+        _record_golden(args.record_golden, seen, is_compared=bool(args.golden))
     return exit_code(findings)
 
 
@@ -149,13 +151,19 @@ def _keep_rates(store: Store, seen: Examination) -> None:
                 write_machine(store, _record(answer.asked.group, facts, now))
 
 
-def _record_golden(file: Path, before: tuple[Recorded, ...], seen: Examination) -> None:
-    """Adds what the devices computed to ``before``, which the file holds."""
+def _record_golden(file: Path, seen: Examination, *, is_compared: bool) -> None:
+    """Adds what the devices computed to what the file holds, and says what of it was replaced."""
     nodes = [answer.facts for answer in seen.answers if isinstance(answer.facts, NodeFacts)]
+    if is_compared and any(one.level == "failed" for one in same_results(seen)):
+        raise Unusable(f"{file}: not recorded: devices compute other results than --golden has")
     try:
-        file.write_text(recorded.as_text([*before, *recorded.of_nodes(nodes)]), encoding="utf-8")
+        new = of_nodes(nodes)
+        replaced = {one.kind for one in add(file, new)}
     except (NotRecorded, OSError) as error:
-        raise Unusable(f"{file}: {error}") from error
+        raise Unusable(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+    for one in new:
+        what = "recorded anew, with other results than before" if one.kind in replaced else "recorded"
+        say(f"{file}: {kind_text(one.kind)}: {what}", to=sys.stderr)
 
 
 def _record(group: str, facts: NodeFacts, measured_at: str) -> MachineRecord:

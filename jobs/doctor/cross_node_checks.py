@@ -52,49 +52,72 @@ def same_results(seen: Examination) -> Iterator[Finding]:
     """
     golden = {one.kind: one.digests for one in seen.golden}
     for kind, devices in _by_kind(_told(seen.answers)).items():
-        if differences := [*_other_results(kind, devices, golden.get(kind, {}))]:
+        recorded = golden.get(kind, {})
+        if differences := [*_other_results(kind, devices, recorded)]:
             yield from differences
             continue
-        how = "as recorded" if kind in golden else "alike; none recorded to compare with"
         yield Finding(
             level="ok",
             subject="known kernels",
-            found=f"{_kind_text(kind)}: {len(devices)} compute {how}",
+            found=f"{kind_text(kind)}: {_how_alike([*devices.values()], recorded)}",
         )
 
 
 _Kind = tuple[str, str, str]
-# By subject and device, the digests by kernel.
-_Devices = Mapping[tuple[str, int], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """``place`` is that of its node among all: several may have one name."""
+
+    place: int
+    subject: str
+    number: int
+
+
+# The digests by kernel.
+_Devices = Mapping[_Device, Mapping[str, str]]
 
 
 def _by_kind(told: Sequence[_Told]) -> Mapping[_Kind, _Devices]:
-    kinds: dict[_Kind, dict[tuple[str, int], dict[str, str]]] = {}
-    for one in told:
+    kinds: dict[_Kind, dict[_Device, dict[str, str]]] = {}
+    for place, one in enumerate(told):
         for each in one.facts.kernels:
-            devices = kinds.setdefault(one.facts.kind, {})
-            devices.setdefault((f"{one.group}: {one.name}", each.device), {})[each.kernel] = each.digest
+            devices = kinds.setdefault(one.facts.kind_of(each), {})
+            device = _Device(place, f"{one.group}: {one.name}", each.device)
+            devices.setdefault(device, {})[each.kernel] = each.digest
     return kinds
 
 
+def _how_alike(devices: Sequence[Mapping[str, str]], recorded: Mapping[str, str]) -> str:
+    kernels = {kernel for digests in devices for kernel in digests}
+    unknown = kernels - recorded.keys()
+    number, alike = len(devices), "compute alike" if len(devices) > 1 else "device"
+    if not unknown:
+        return f"{number} compute as recorded"
+    if len(unknown) == len(kernels):
+        return f"{number} {alike}; none recorded to compare with"
+    return f"{number} compute as recorded, but {len(unknown)} of {len(kernels)} kernels are not recorded"
+
+
 def _other_results(kind: _Kind, devices: _Devices, recorded: Mapping[str, str]) -> Iterator[Finding]:
-    wrong: dict[tuple[str, int], list[str]] = {}
+    wrong: dict[_Device, list[str]] = {}
     undecided = []
     for kernel in dict.fromkeys(kernel for digests in devices.values() for kernel in digests):
-        computed = {place: digests[kernel] for place, digests in devices.items() if kernel in digests}
+        computed = {device: digests[kernel] for device, digests in devices.items() if kernel in digests}
         usual, count = Counter(computed.values()).most_common(1)[0]
         if kernel not in recorded and 2 * count <= len(computed) and count < len(computed):
             undecided.append(kernel)
             continue
         right = recorded.get(kernel, usual)
-        for place in (place for place, digest in computed.items() if digest != right):
-            wrong.setdefault(place, []).append(kernel)
-    for (subject, device), kernels in wrong.items():
-        than = "was recorded" if recorded else "most devices of its kind"
+        for device in (device for device, digest in computed.items() if digest != right):
+            wrong.setdefault(device, []).append(kernel)
+    for device, kernels in wrong.items():
+        than = "was recorded" if not recorded.keys().isdisjoint(kernels) else "most devices of its kind"
         yield Finding(
             level="failed",
-            subject=subject,
-            found=f"device {device} computes other results than {than} ({_kind_text(kind)}): "
+            subject=device.subject,
+            found=f"device {device.number} computes other results than {than} ({kind_text(kind)}): "
             f"{_some(kernels)}",
             remedy="leave the device out and test it; if a new driver or library made all of its kind "
             "differ, record them anew with --record-golden",
@@ -103,13 +126,13 @@ def _other_results(kind: _Kind, devices: _Devices, recorded: Mapping[str, str]) 
         yield Finding(
             level="failed",
             subject="known kernels",
-            found=f"{_kind_text(kind)}: devices differ, and no majority says which are right: "
+            found=f"{kind_text(kind)}: devices differ, and no majority says which are right: "
             f"{_some(undecided)}",
             remedy="test each device by itself, or compare with results of healthy ones: --golden",
         )
 
 
-def _kind_text(kind: _Kind) -> str:
+def kind_text(kind: _Kind) -> str:
     model, _, torch = kind
     return f"{model}, torch {torch}"
 

@@ -5,14 +5,13 @@ twice: what differs from itself has no digest.
 """
 
 import hashlib
-import platform
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cluster.fingerprint.machine import machine_facts
+from cluster.fingerprint.machine import processor_kind
 from cluster.probe import door
 from cluster.probe.node_facts import KernelDigest
 
@@ -26,21 +25,21 @@ class Unsteady(Exception):
 
 def kernel_digests(device: torch.device) -> Iterator[KernelDigest]:
     """Raises ``Unsteady``. On a CPU the number of threads may decide the result: the caller sets it."""
+    number, model = device.index or 0, model_of(device)
     for dtype, kind in _DTYPES.items():
         left, right = (_numbers(step).to(device, kind) for step in (7919, 104729))
         for name, kernel in _KERNELS.items():
             first, second = (_digest(kernel(left, right)) for _ in range(2))
             if first != second:
-                raise Unsteady(f"{dtype} {name} differs from one computation to the next")
-            yield KernelDigest(device=device.index or 0, kernel=f"{dtype} {name}", digest=first)
+                raise Unsteady(f"device {number}: {dtype} {name} differs from one computation to the next")
+            yield KernelDigest(device=number, kernel=f"{dtype} {name}", digest=first, model=model)
 
 
 def model_of(device: torch.device) -> str:
     """What else than a device's health decides what it computes to the bit, but for torch and threads."""
     if device.type != "cpu":
         return door.name_of(device) or device.type
-    processor = machine_facts({}).get("processor", platform.machine())
-    return f"{processor} {torch.backends.cpu.get_cpu_capability()}"
+    return f"{processor_kind()} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _numbers(step: int) -> Tensor:

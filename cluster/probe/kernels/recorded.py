@@ -7,13 +7,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from cluster.probe.node_facts import NodeFacts
 
 _SCHEMA = 1
-_MOST_BYTES = 2**22
+_MOST_TOLD = 200  # characters of what a file holds, in a message
 
 
 class NotRecorded(Exception):
@@ -36,29 +35,22 @@ class Recorded:
 
 def in_package() -> tuple[Recorded, ...]:
     text = (files("cluster.probe.kernels") / "recorded.json").read_text(encoding="utf-8")
-    return _parsed(text, "recorded.json")
-
-
-def in_file(path: Path) -> tuple[Recorded, ...]:
-    """Raises ``NotRecorded``."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise NotRecorded(f"{path}: is larger than {_MOST_BYTES // 2**20} MiB")
-        return _parsed(data.decode(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotRecorded(f"{path}: {error}") from error
+    return parsed(text, "recorded.json")
 
 
 def of_nodes(nodes: Iterable[NodeFacts]) -> tuple[Recorded, ...]:
-    """What these nodes' devices computed. Raises ``NotRecorded`` if two of one kind differ."""
+    """What these nodes' devices computed. Raises ``NotRecorded`` if two of one kind differ, or none has
+    computed anything.
+    """
     by_kind: dict[tuple[str, str, str], dict[str, str]] = {}
     for facts in nodes:
         for one in facts.kernels:
-            before = by_kind.setdefault(facts.kind, {}).setdefault(one.kernel, one.digest)
+            kind = facts.kind_of(one)
+            before = by_kind.setdefault(kind, {}).setdefault(one.kernel, one.digest)
             if before != one.digest:
-                raise NotRecorded(f"not recorded: devices of {facts.model} differ in {one.kernel}")
+                raise NotRecorded(f"not recorded: devices of {kind[0]} differ in {one.kernel}")
+    if not by_kind:
+        raise NotRecorded("not recorded: no device has computed all kernels, and each twice alike")
     return tuple(
         Recorded(model=model, platform=platform, torch=torch, digests=digests)
         for (model, platform, torch), digests in by_kind.items()
@@ -72,15 +64,16 @@ def as_text(recorded: Iterable[Recorded]) -> str:
     return json.dumps(body, indent=1) + "\n"
 
 
-def _parsed(text: str, where: str) -> tuple[Recorded, ...]:
+def parsed(text: str, where: str) -> tuple[Recorded, ...]:
+    """What a file's ``text`` holds. Raises ``NotRecorded``, whose message begins with ``where``."""
     try:
         body = json.loads(text)
         if body["schema"] != _SCHEMA:
-            raise NotRecorded(f"{where}: has schema {body['schema']!r}, expected {_SCHEMA}")
+            raise NotRecorded(f"{where}: has schema {body['schema']!r:.{_MOST_TOLD}}, expected {_SCHEMA}")
         return tuple(_recorded(one) for one in body["recorded"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotRecorded(
-            f"{where}: holds no digests ({error}); expected a file that --record-golden wrote"
+            f"{where}: holds no digests ({error!s:.{_MOST_TOLD}}); expected a file that --record-golden wrote"
         ) from error
 
 
@@ -89,4 +82,6 @@ def _recorded(one: Mapping[str, Any]) -> Recorded:
     found = Recorded(model=one["model"], platform=one["platform"], torch=one["torch"], digests=digests)
     if not all(isinstance(text, str) for text in (*found.kind, *digests, *digests.values())):
         raise TypeError("a value is no text")
+    if not digests:
+        raise ValueError("a model has none")
     return found

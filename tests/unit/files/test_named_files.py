@@ -11,6 +11,8 @@ from checkpointing.stores.contract import StoreError
 from checkpointing.stores.settings import check_settings
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError
+from cluster.probe.kernels.recorded import NotRecorded
+from cluster.probe.kernels.recorded_file import in_file
 from cluster.yaml_file import read_named
 from jobs.commandline.set_values import value_text
 from jobs.commandline.usage_error import SpecError
@@ -34,6 +36,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "the value of a setting": lambda path: value_text(f"@{path}", "--set"),
     "a tokenizer": lambda path: read_recipe(str(path), None),
     "a chat template": lambda path: read_template("bytes", str(path)),
+    "recorded digests": in_file,
     "certificates": lambda path: check_settings("s3", {"AWS_CA_BUNDLE": str(path)}),
 }
 
@@ -47,7 +50,9 @@ def pipe(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("what", READERS)
 def test_a_pipe_without_a_writer_or_a_device_is_refused_in_one_line(what: str, pipe: Path) -> None:
     for path in (pipe, Path("/dev/zero")):
-        with pytest.raises((SpecError, ClusterError, InputError, StoreError), match="no file") as refused:
+        with pytest.raises(
+            (SpecError, ClusterError, InputError, StoreError, NotRecorded), match="no file"
+        ) as refused:
             READERS[what](path)
         assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 

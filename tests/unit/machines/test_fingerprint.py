@@ -1,5 +1,6 @@
 """What a fingerprint reads from a host's files, over folders that look like hosts."""
 
+import platform
 import struct
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from cluster.fingerprint.files import text_of
 from cluster.fingerprint.libraries import build_of, loaded_libraries
-from cluster.fingerprint.machine import device_place_facts, machine_facts
+from cluster.fingerprint.machine import device_place_facts, machine_facts, processor_kind
 from cluster.fingerprint.merging import merged
 
 PCI = "0000:c1:00"
@@ -187,3 +188,17 @@ def test_a_fingerprint_stays_small_and_says_what_it_left_out() -> None:
     assert sum(len(name) + len(value) + 6 for name, value in found.items()) <= 3_100
     assert found["left out"] == f"{100 - (len(found) - 1)} facts"
     assert found["fact 0"] == ("v " * 60)[:120]
+
+
+def test_processors_to_which_a_cloud_gives_one_name_are_told_apart(tmp_path: Path) -> None:
+    about = "model\t\t: {}\ncpu family\t: 25\nmodel name\t: AMD EPYC\nflags\t\t: fpu fma {} sse2\n"
+    kinds = []
+    for number, (model, flag) in enumerate([(17, "avx512_bf16"), (17, ""), (1, "avx512_bf16")]):
+        write(tmp_path, f"{number}/proc/cpuinfo", about.format(model, flag))
+        kinds.append(processor_kind(tmp_path / str(number)))
+    assert kinds == [
+        "AMD EPYC (family 25, model 17) avx512_bf16 fma",
+        "AMD EPYC (family 25, model 17) fma",
+        "AMD EPYC (family 25, model 1) avx512_bf16 fma",
+    ]
+    assert processor_kind(tmp_path / "nothing") == platform.machine()
