@@ -70,8 +70,8 @@ def _has_room(source: Source, coming: Sequence[int]) -> bool:
 def without_damaged(
     saved: SavedRun, context: Context, source: Source, offer: Offer
 ) -> tuple[Source, Offer] | None:
-    """Returns what is left once each host has compared what it holds in memory with its digests; None if that
-    is no less than before, or not all that ranks need. Collective.
+    """Returns what is left once each host has compared what it holds in memory with its digests; None if none
+    of it is damaged, or what is left is not all that ranks need. Collective.
     """
     if source.seats is None or offer.held is None:
         return None
@@ -79,13 +79,32 @@ def without_damaged(
     cut = offer.manifest.cut
     damaged = [one for one in _held(source, cut.generation) if one.tier is source.memory and _is_damaged(one)]
     left = [one for one in source.held if one not in damaged]
+    left += [other for one in damaged for other in _elsewhere_here(source, one)]
     own = [(one.part.rank, one.part.num_bytes) for one in left if one.cut.generation == cut.generation]
-    held = [dict(of_rank) for of_rank in gather(own, list[tuple[int, int]])]
+    found = gather((own, bool(damaged)), tuple[list[tuple[int, int]], bool])
+    held = [dict(of_rank) for of_rank, _ in found]
     everywhere = frozenset[int]().union(*held)
     needed = {*needed_by(saved, cut, context.world_size)}
-    if held == [*offer.held] or not all(need <= everywhere for need in needed):
+    is_any_damaged = any(is_damaged for _, is_damaged in found)
+    if not is_any_damaged or not all(need <= everywhere for need in needed):
         return None
     return replace(source, held=left), replace(offer, held=held)
+
+
+def _elsewhere_here(source: Source, damaged: Held) -> list[Held]:
+    """The same share where it lies whole on this host's disk; empty if it does not."""
+    found = []
+    for tier in source.tiers:
+        with suppress(StoreError):
+            found += [Held(tier=tier, cut=cut, part=part) for cut, part in tier.inventory()]
+    same = [
+        one
+        for one in found
+        if one.tier is not source.memory
+        and (one.cut.generation, one.part.rank) == (damaged.cut.generation, damaged.part.rank)
+        and one.part.chunks == damaged.part.chunks
+    ]
+    return [one for one in same if not _is_damaged(one)][:1]
 
 
 def drop_damaged(source: Source) -> None:

@@ -213,7 +213,7 @@ def standing_in(turns: Turns, modules: dict[ModuleType, tuple[str, ...]]) -> Ite
     things: dict[str, Any] = {
         "Lock": lambda: _Lock(turns),
         "RLock": lambda: _Lock(turns),
-        "Condition": lambda lock: _Condition(turns, lock),
+        "Condition": lambda lock=None: _Condition(turns, lock or _Lock(turns)),
         "Event": lambda: _Event(turns),
         "Thread": lambda **how: _Starting(turns, **how),
         "SimpleQueue": _Queues(turns),

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from checkpointing.errors import Fenced
 from checkpointing.format.manifest import Manifest
 from checkpointing.generations import repository
 from checkpointing.generations.repository import Repository
@@ -28,18 +29,20 @@ from checkpointing.saving.own_store import OwnStore
 from checkpointing.saving.save import Save, SaveNote
 from checkpointing.saving.snapshot import Piece
 from checkpointing.stores.contract import Buffer, Store, StoreError
-from jobs.training.loop import control
+from jobs.training.loop import control, last_state
 from jobs.training.loop.control import Control
 from jobs.training.loop.ending import note_end, save_the_end
+from jobs.training.loop.last_state import LastState
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.ranks import gathering
 from jobs.training.state import bringing, rank_mailbox, saving, share_copies, sharing_memory
 from jobs.training.state.near_tiers import NearTiers, memory_tier
 from jobs.training.state.near_tiers import local_tier as disk_of
 from jobs.training.state.rank_mailbox import open_mailboxes
-from jobs.training.state.restoring import restore_own
-from jobs.training.state.saved_run import SavedRun
+from jobs.training.state.restoring import ResumePoint, restore_own
+from jobs.training.state.saved_run import SavedOrder, SavedRun
 from jobs.training.state.saving import Saver
+from jobs.training.strategies.contract import Counters
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
 from jobs.training.task.stop_request import StopRequest
@@ -60,10 +63,13 @@ _STOP = StopRequest(aim="stop", why="a test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How the ranks of a run save. ``folder`` has a folder for each node."""
+    """How the ranks of a run save. ``folder`` has a folder for each node. ``is_replicated``: each rank holds
+    the state of all, as under ddp, and leaves its last one.
+    """
 
     folder: Path
     num_ranks: int
+    is_replicated: bool
     num_steps: int
     copies_lazily: bool
     must_wait: bool
@@ -86,6 +92,7 @@ class Life:
     problem: str | None = None
     error: BaseException | None = None
     notes: list[SaveNote] = field(default_factory=list)
+    last_state: LastState | None = None
 
 
 class Failure(Exception):
@@ -101,37 +108,49 @@ def state_of(step: int, rank: int) -> list[Tensor]:
 
 
 class TinyState:
-    """A ``TrainingState`` of two tensors, of which each rank has an equal part."""
+    """A ``TrainingState`` of two tensors, of which each rank saves an equal part. ``holds`` are the ranks
+    whose parts this one has.
+    """
 
-    def __init__(self, rank: int, world_size: int, turns: Turns) -> None:
-        self.tensors = state_of(0, rank)
+    def __init__(self, rank: int, plan: Plan, turns: Turns) -> None:
+        self.holds = (*range(plan.num_ranks),) if plan.is_replicated else (rank,)
+        self.tensors = self._after(0)
         self._rank = rank
-        self._world_size = world_size
+        self._world_size = plan.num_ranks
         self._turns = turns
 
     def pieces(self) -> list[Piece]:
+        return self.pieces_of(self._rank)
+
+    def pieces_of(self, rank: int) -> list[Piece]:
+        place = self.holds.index(rank)
         return [
-            Piece(
-                name=f"param/{number}",
-                shape=(len(values) * self._world_size,),
-                start=len(values) * self._rank,
-                values=values,
-            )
-            for number, values in enumerate(self.tensors)
+            self._piece(number, size * rank, values[size * place : size * (place + 1)])
+            for number, (size, values) in enumerate(zip(_SIZES, self.tensors, strict=True))
         ]
 
     def targets(self, _manifest: Manifest) -> list[Piece]:
-        return self.pieces()
+        return [
+            self._piece(number, size * self.holds[0], values)
+            for number, (size, values) in enumerate(zip(_SIZES, self.tensors, strict=True))
+        ]
+
+    def _piece(self, number: int, start: int, values: Tensor) -> Piece:
+        shape = (_SIZES[number] * self._world_size,)
+        return Piece(name=f"param/{number}", shape=shape, start=start, values=values)
 
     def description(self) -> Mapping[str, Any]:
         return {}
+
+    def counters(self) -> Counters:
+        return Counters(num_updates=0, num_skipped_updates=0)
 
     def restored(self, _manifest: Manifest) -> None:
         pass
 
     def update(self, step: int) -> None:
         """In parts, with others' turns between them."""
-        for values, new in zip(self.tensors, state_of(step, self._rank), strict=True):
+        for values, new in zip(self.tensors, self._after(step), strict=True):
             half = len(values) // 2
             values[:half] = new[:half]
             self._turns.pause("half updated")
@@ -139,7 +158,11 @@ class TinyState:
             self._turns.pause("updated")
 
     def is_of(self, step: int) -> bool:
-        return all(map(torch.equal, self.tensors, state_of(step, self._rank)))
+        return all(map(torch.equal, self.tensors, self._after(step)))
+
+    def _after(self, step: int) -> list[Tensor]:
+        of_ranks = [state_of(step, rank) for rank in self.holds]
+        return [torch.cat(parts) for parts in zip(*of_ranks, strict=True)]
 
 
 def saving_of(plan: Plan, node: str) -> Saving:
@@ -167,9 +190,9 @@ def run_of(plan: Plan, term: int, attempt: str, lineage: str) -> SavedRun:
         term=term,
         attempt=attempt,
         lineage=lineage,
-        strategy="fsdp",
+        strategy="ddp" if plan.is_replicated else "fsdp",
         world_size=plan.num_ranks,
-        ranks_per_copy=plan.num_ranks,
+        ranks_per_copy=1 if plan.is_replicated else plan.num_ranks,
         about={},
     )
 
@@ -192,13 +215,40 @@ def _train(life: Life, plan: Plan, saved: SavedRun, wire: Wire, own: Repository)
     turns, rank = wire.turns, life.peer.rank
     wanted, near = saving_of(plan, life.node), near_of(plan, life.node, saved)
     context = Context(rank=rank, world_size=plan.num_ranks, local_rank=0, device=CPU, node=life.node, key=KEY)
-    state = TinyState(rank, plan.num_ranks, turns)
+    state = TinyState(rank, plan, turns)
     own.refresh()
     start = restore_own(saved, context, state, own, near)
     life.start, life.step, life.trail = start.step, start.step, start.trail
     assert state.is_of(start.step), f"rank {rank} has not loaded step {start.step}: {state.tensors}"
     words = Control(lambda: _STOP if life.is_asked_to_stop else None, 600.0, KEY)
     saver = Saver(saved, wanted, context, state, own, open_mailboxes(context), life.notes.append)
+    if near.memory and plan.is_replicated:
+        engine, order = cast("Any", state), SavedOrder()
+        life.last_state = LastState(saved, near.memory, context, engine, order, lambda _: None)
+    try:
+        _work(life, plan, saved, wire, own, context, state, start, words, saver)
+    except Exception as error:
+        if life.last_state:
+            if isinstance(error, Fenced):
+                life.last_state.forbid()
+            else:
+                life.last_state.leave()
+        raise
+
+
+def _work(
+    life: Life,
+    plan: Plan,
+    saved: SavedRun,
+    wire: Wire,
+    own: Repository,
+    context: Context,
+    state: TinyState,
+    start: ResumePoint,
+    words: Control,
+    saver: Saver,
+) -> None:
+    turns, rank, last = wire.turns, life.peer.rank, life.last_state
     boundary = _boundary(context, saver)
     saver.resume_from(start.generation, start.sample_order)
     saver.start()
@@ -212,10 +262,16 @@ def _train(life: Life, plan: Plan, saved: SavedRun, wire: Wire, own: Repository)
         wire.give(0, torch.zeros(1))()  # the gradients of all
         if saver.is_copying:
             saver.settle()
+        if last:
+            last.changes()
         state.update(point.step)
+        if last:
+            last.is_whole(point, is_crossed=False)
         agreed = words.end()
         context.status.step, context.status.step_s = point.step, 0.01
         boundary.cross(point, agreed, 0.5)
+        if last:
+            last.is_whole(point, is_crossed=True)
         life.step = point.step
         if life.step == start.step + 1:
             _note_resumed(own, start.generation, saved.term, rank)
@@ -234,6 +290,8 @@ def _end(life: Life, plan: Plan, saved: SavedRun, words: Control, saver: Saver, 
     life.problem = save_the_end(saver, words, point)
     if words.from_rank_0(life.problem is None):
         saver.forget_memory()
+        if life.last_state:
+            life.last_state.forbid()
     if life.peer.rank == 0 and life.problem is None:
         life.problem = note_end(own, life.step, None if is_done else _STOP, term=saved.term)
     saver.close()
@@ -281,6 +339,7 @@ def ranks_in_turn(
         folding: ("Lock",),
         rank_mailbox: ("time",),
         saving: ("time",),
+        last_state: ("threading",),
         share_copies: ("time",),
         snapshot: ("threading", "time"),
         writer: ("threading", "time", "SimpleQueue"),
@@ -315,12 +374,17 @@ def ranks_in_turn(
             has_copies(save)
         return finding
 
+    def fail(text: str) -> None:
+        raise AssertionError(text)
+
     fakes = Collectives(wire)
     with standing_in(turns, modules) as patch:
         patch.setattr(local_tier, "OwnStore", PausingStore)
         # Nobody mounts anything or fills the memory meanwhile, and to look at that takes a sixth of the time.
         patch.setattr(own_store, "foreign_mount", lambda _: None)
         patch.setattr(MemoryTier, "free_bytes", lambda _: 2**40)
+        # Nothing keeps a last state from being written here.
+        patch.setattr(last_state, "_log", SimpleNamespace(exception=fail))
         patch.setattr(snapshot, "ctypes", SimpleNamespace(memmove=move))
         patch.setattr(share_copies, "_PIECE_BYTES", _PIECE_BYTES)
         patch.setattr(share_copies.ShareCopies, "exchange", exchanged)
