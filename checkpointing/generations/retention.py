@@ -33,6 +33,11 @@ class Retention:
     every_steps: int | None = field(default=None, metadata={"ge": 1})
     every_epochs: int | None = field(default=None, metadata={"ge": 1})
 
+    @property
+    def keeps_epochs(self) -> bool:
+        """Whether it keeps the end of any epoch."""
+        return self.epochs or self.every_epochs is not None
+
 
 def reasons(view: LogView, policy: Retention) -> dict[str, tuple[str, ...]]:
     """Returns why each generation is kept; those with an empty tuple may be deleted.

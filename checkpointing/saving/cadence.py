@@ -33,13 +33,15 @@ class SavesSoFar:
 class Busy:
     """Says for each place whether an earlier save of some rank is still on its way there.
 
-    ``is_disk_failing``: the last save of some rank to its node's disk failed.
+    ``is_disk_failing``: the last save of some rank to its node's disk failed. ``epochs_end``: what is on its
+    way to the store is the end of an epoch.
     """
 
     disk: bool = False
     store: bool = False
     memory: bool = False
     is_disk_failing: bool = False
+    epochs_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +113,25 @@ def with_memory(
     return Order(to_disk=False, to_store=False, to_memory=True) if step % every == 0 else None
 
 
-def busy_after(order: Order, before: Busy) -> Busy:
+def behind_epochs_end(found: Order | SkippedSave | None, *, busy: Busy) -> Order | SkippedSave | None:
+    """While an epoch's end is on its way to the store, the nodes alone get nothing from behind it: a run that
+    came back from there would never store it. Who waits for a busy place waits for that end too.
+    """
+    if not busy.epochs_end or not isinstance(found, Order) or found.to_store:
+        return found
+    if found.must_wait:
+        return replace(found, to_store=True)
+    return None if found.is_for_memory_alone else SkippedSave()
+
+
+def busy_after(order: Order, before: Busy, *, is_epochs_end: bool = False) -> Busy:
     """What may be busy after the cut of ``order``. ``before`` is from before it, and says nothing of it.
 
     Memory alone takes one of two arenas, for as long as a copy lasts; the other one is free unless a save is
     on its way to the store.
     """
     if not order.is_for_memory_alone:
-        return Busy(disk=True, store=True, memory=True)
+        return Busy(disk=True, store=True, memory=True, epochs_end=is_epochs_end or before.epochs_end)
     return replace(before, memory=True, disk=before.disk or before.store)
 
 

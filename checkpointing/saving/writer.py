@@ -83,6 +83,12 @@ class Writer:
             self._changed.wait_for(is_ready, timeout_s)
             return self._free(rooms)[0] if is_ready() else None
 
+    @property
+    def has_epochs_end(self) -> bool:
+        """Whether the end of an epoch is on its way to the store, and not verified yet."""
+        save = self._at_store
+        return save is not None and save.cut.epoch_end is not None
+
     def hand_over(self, save: Save) -> None:
         """Takes the save over and returns at once. Its memory belongs to the writer until ``room`` hands it
         out again.

@@ -8,7 +8,7 @@ nothing is lost.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -133,7 +133,7 @@ class _Attempt:
         self._services = services
         self._record = record
         self._start = start
-        self._position = Position(task, step=start.step, position=start.position)
+        self._position = Position(task, step=start.step, position=start.position, epoch_end=start.epoch_end)
         self._samples = Samples(task, context, start.sample_order, start.stretches)
         # Whether the next step's samples are late on any rank.
         self._are_late = True
@@ -193,7 +193,9 @@ class _Attempt:
         loss = float("nan")
         self._control.agree()
         if self._evaluation.is_due:
-            self._boundary.catch_up(self._position.here(), self._metrics_before())
+            self._boundary.catch_up(self._position.here(), self._start.metrics)
+        else:
+            self._boundary.save_again(self._position.here(), self._start.metrics, self._control)
         self._record.phase("data wait")
         while self._position.step < self._task.num_steps and self._control.aim is None:
             if self._are_late:
@@ -228,16 +230,17 @@ class _Attempt:
         self._context.status.step, self._context.status.step_s = point.step, time.perf_counter() - started
         loss = self._judged_loss(agreed)
         point = self._boundary.cross(point, agreed, loss)
-        here = self._position.here(is_evaluation_due=self._evaluation.is_due)
-        self._is_whole(here, is_crossed=True)
+        self._is_whole(replace(point, is_evaluation_due=self._evaluation.is_due), is_crossed=True)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, done, num_skipped_saves)
         self._note_loss(point.step - 2, agreed.mean_loss, agreed.sums)
         return loss
 
     def _is_whole(self, point: StepPoint, *, is_crossed: bool) -> None:
+        if not self._last_state or not self._boundary.may_leave(point):
+            return
         # That a step went wrong is told two steps later, and nobody may go on from there.
-        if self._last_state and isfinite(self._loss_guard.own_loss()):
+        if isfinite(self._loss_guard.own_loss()):
             self._last_state.is_whole(point, is_crossed=is_crossed)
 
     def _announce(self, point: StepPoint) -> None:
@@ -400,10 +403,6 @@ class _Attempt:
     def _note_resumed(self) -> None:
         if self._context.rank == 0 and self._start.is_own and self._start.generation:
             note_resumed(self._repository, self._start.generation, term=self._task.term)
-
-    def _metrics_before(self) -> Mapping[str, float]:
-        before = self._repository.view.generation(self._start.generation or "")
-        return before.metrics if before else {}
 
     def _report_save(self, note: SaveNote) -> None:
         """Records and reports a save; called by the writer's threads. Ranks above 0 report only failures."""

@@ -24,7 +24,7 @@ from jobs.training.task.stop_request import STRONGEST, Aim, StopRequest, aim_of,
 
 # The longest delay before a stop request is noticed while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
-_NUM_FLAGS = 13
+_NUM_FLAGS = 14
 _WORD_LENGTH = _NUM_FLAGS + STRONGEST + 2
 # A loss of a millionth is told exactly enough, and a million ranks with the highest one still fit.
 _LOSS_UNITS = 2.0**30
@@ -112,7 +112,8 @@ class Control:
         save, own_strength = orders.save or _NO_SAVE, strength(self._stop_request())
         to_save = (save.to_disk, save.to_store, save.to_memory, save.must_wait)
         ordered = (*to_save, orders.report, orders.checkpoint_report, orders.check)
-        own = (busy.disk, busy.store, busy.memory, busy.is_disk_failing, is_late, is_alarmed)
+        are_busy = (busy.disk, busy.store, busy.memory, busy.is_disk_failing, busy.epochs_end)
+        own = (*are_busy, is_late, is_alarmed)
         requests = (own_strength == level for level in range(1, STRONGEST + 1))
         word = [*ordered, *own, *requests, *_in_units(loss), *_sums_in_units(sums, self._num_sums)]
         self._word.copy_(torch.tensor(word, dtype=torch.int64))
@@ -128,8 +129,7 @@ class Control:
         flags, requests = counts[:_NUM_FLAGS], counts[_NUM_FLAGS:]
         self.aim = aim_of(max((level for level, count in enumerate(requests, start=1) if count), default=0))
         to_disk, to_store, to_memory, must_wait, report, checkpoint_report, check, *own = map(bool, flags)
-        *are_busy, is_disk_failing, is_late, is_alarmed = own
-        disk, store, memory = are_busy
+        disk, store, memory, is_disk_failing, epochs_end, is_late, is_alarmed = own
         all_gave_one = num_losses == self._num_ranks
         save = Order(to_disk=to_disk, to_store=to_store, to_memory=to_memory, must_wait=must_wait)
         return Agreed(
@@ -139,7 +139,13 @@ class Control:
                 checkpoint_report=checkpoint_report,
                 check=check,
             ),
-            busy=Busy(disk=disk, store=store, memory=memory, is_disk_failing=is_disk_failing),
+            busy=Busy(
+                disk=disk,
+                store=store,
+                memory=memory,
+                is_disk_failing=is_disk_failing,
+                epochs_end=epochs_end,
+            ),
             is_late=is_late,
             is_alarmed=is_alarmed,
             mean_loss=loss / _LOSS_UNITS / num_losses if all_gave_one else None,

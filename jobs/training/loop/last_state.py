@@ -97,11 +97,7 @@ class LastState:
         evaluation and the save of an epoch's end.
         """
         with self._turns:
-            if is_crossed:
-                self._point = point
-            elif point.epoch_end is None:
-                self._point = replace(point, is_evaluation_due=point.is_evaluated)
-            # Else an attempt that goes on from here would never save the epoch's end.
+            self._point = point if is_crossed else replace(point, is_evaluation_due=point.is_evaluated)
             self._turns.notify_all()
 
     def leave(self, *, within_s: float = 0.0) -> bool:

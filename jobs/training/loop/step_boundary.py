@@ -6,9 +6,9 @@ Rank 0 gives its orders before the step begins, so that no rank waits for an ord
 from collections.abc import Mapping
 from dataclasses import replace
 
-from checkpointing.saving.cadence import Busy, busy_after
+from checkpointing.saving.cadence import Busy, Order, busy_after
 from jobs.training.integrity.checking import Checks
-from jobs.training.loop.control import Agreed, Orders
+from jobs.training.loop.control import Agreed, Control, Orders
 from jobs.training.loop.evaluation import Evaluation
 from jobs.training.loop.hand_over_check import HandOverCheck
 from jobs.training.loop.progress_reports import ProgressReporter
@@ -55,6 +55,12 @@ class StepBoundary:
     def own_busy(self) -> Busy:
         return self._saver.busy() if self._saver else Busy()
 
+    def may_leave(self, point: StepPoint) -> bool:
+        """Whether the state at ``point`` may be left for the next attempt. One that went on from behind an
+        epoch's end that is still on its way to the store would never save it.
+        """
+        return point.epoch_end is not None or not self._busy.epochs_end
+
     def cross(self, point: StepPoint, agreed: Agreed, loss: float) -> StepPoint:
         """Does the work at ``point``; returns the point with its new metrics.
 
@@ -70,8 +76,7 @@ class StepBoundary:
                 self._record.phase("check")
             left = self._hand_over.left(in_store=agreed.orders.save.to_store)
             self._record.phase("save")
-            self._saver.cut(replace(point.with_metrics(loss=loss), hand_over=left), agreed.orders.save)
-            self._busy = busy_after(agreed.orders.save, agreed.busy)
+            self._cut(replace(point.with_metrics(loss=loss), hand_over=left), agreed.orders.save)
         self._report(agreed.orders, point.step, loss)
         return point
 
@@ -81,9 +86,27 @@ class StepBoundary:
         ``metrics`` are those of the generation that was loaded; the new save has them and the new loss.
         """
         val_loss = self._evaluate(point.step)
-        if val_loss is not None and self._saver:
+        if val_loss is not None:
+            self._save_durably(point.with_metrics(**metrics, val_loss=val_loss))
+
+    def save_again(self, point: StepPoint, metrics: Mapping[str, float], control: Control) -> None:
+        """Saves the epoch's end at which an attempt begins, if its save was lost on its way to the store.
+        Collective.
+        """
+        if point.epoch_end is None or self._saver is None:
+            return
+        if control.from_rank_0(not self._saver.has_stored_end(point)):
+            self._save_durably(point.with_metrics(**metrics))
+
+    def _save_durably(self, point: StepPoint) -> None:
+        if self._saver:
             point = replace(point, hand_over=self._hand_over.left(in_store=True))
-            self._saver.cut(point.with_metrics(**metrics, val_loss=val_loss), self._saver.final_order)
+            self._cut(point, self._saver.final_order)
+
+    def _cut(self, point: StepPoint, order: Order) -> None:
+        if self._saver:
+            self._saver.cut(point, order)
+            self._busy = busy_after(order, self._busy, is_epochs_end=point.epoch_end is not None)
 
     def _evaluate(self, step: int) -> float | None:
         self._record.phase("eval")

@@ -8,7 +8,7 @@ Of a manifest in pieces, rank 0 reads what all ranks need, and each rank the pie
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,7 +52,8 @@ class ResumePoint:
     """Where the training resumes: ``step`` steps are done, ``position`` samples are consumed.
 
     The position is one in ``sample_order`` and, of a mixture, in ``stretches``.
-    ``is_own`` is False for a generation of another run; else ``term`` is that of the attempt that saved it.
+    ``is_own`` is False for a generation of another run; else ``term`` is that of the attempt that saved it,
+    ``epoch_end`` the number of the epoch that ends there, if any, and ``metrics`` are those it has.
     ``warning`` is None if everything could be restored. ``is_evaluation_due``: the evaluation after the last
     step was interrupted. ``hand_over`` is what the generation's group left with it, as it is stored.
     """
@@ -64,6 +65,8 @@ class ResumePoint:
     trail: tuple[str, ...]
     is_own: bool
     term: int | None = None
+    epoch_end: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
     warning: str | None = None
     is_evaluation_due: bool = False
     stretches: RecordedStretches = ()
@@ -196,6 +199,8 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: So
                 trail=trail,
                 is_own=is_own,
                 term=cut.term if is_own else None,
+                epoch_end=cut.epoch_end if is_own else None,
+                metrics=cut.metrics if is_own else {},
                 warning=restore_random(context, random, loaded),
                 is_evaluation_due=is_own and cut.state.get("is_evaluation_due", False),
                 sample_order=order,

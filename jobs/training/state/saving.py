@@ -11,8 +11,16 @@ from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.format.records import Table, table_of
 from checkpointing.generations.repository import Repository
-from checkpointing.generations.retention import newest_good
-from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order, with_memory
+from checkpointing.generations.retention import newest_good, of_this_life
+from checkpointing.saving.cadence import (
+    Busy,
+    Order,
+    SavesSoFar,
+    SkippedSave,
+    behind_epochs_end,
+    next_order,
+    with_memory,
+)
 from checkpointing.saving.publishing.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, Copying, layout
@@ -134,6 +142,14 @@ class Saver:
             store=self._writer.room(self._arenas, to_store=True) is None,
             memory=self._writer.room(self._arenas, to_store=False, is_for_memory_alone=True) is None,
             is_disk_failing=self._writer.is_disk_failing,
+            epochs_end=self._writer.has_epochs_end and self._saving.retention.keeps_epochs,
+        )
+
+    def has_stored_end(self, point: StepPoint) -> bool:
+        """Whether the store has the epoch's end at ``point`` for good, as far as rank 0 knows."""
+        return any(
+            (one.epoch_end, one.step) == (point.epoch_end, point.step) and one.is_whole
+            for one in of_this_life(self._repository.view)
         )
 
     def order(self, point: StepPoint, busy: Busy) -> Order | None:
@@ -153,6 +169,7 @@ class Saver:
             is_evaluated=point.is_evaluated,
         )
         decision = with_memory(self._saving.cadence, decision, step=point.step, busy=busy)
+        decision = behind_epochs_end(decision, busy=busy)
         if isinstance(decision, SkippedSave):
             self.tally.num_skipped += 1
             return None

@@ -33,16 +33,20 @@ class StepPoint:
 class Position:
     """The current step boundary: ``step`` steps done, ``position`` samples consumed. ``reach`` moves it."""
 
-    def __init__(self, task: Task, *, step: int, position: int) -> None:
+    def __init__(self, task: Task, *, step: int, position: int, epoch_end: int | None = None) -> None:
         self.step = step
         self._position = position
+        self._epoch_end = epoch_end
         self._task = task
         self._step_samples = task.recipe.sequences_per_step
 
     def here(self, *, is_evaluation_due: bool = False) -> StepPoint:
-        """The current point. It never counts as the end of an epoch: ``next`` has already said so."""
+        """The current point."""
         return StepPoint(
-            step=self.step, position=self._position, epoch_end=None, is_evaluation_due=is_evaluation_due
+            step=self.step,
+            position=self._position,
+            epoch_end=self._epoch_end,
+            is_evaluation_due=is_evaluation_due,
         )
 
     def next(self) -> StepPoint:
@@ -56,7 +60,7 @@ class Position:
         )
 
     def reach(self, point: StepPoint) -> None:
-        self.step, self._position = point.step, point.position
+        self.step, self._position, self._epoch_end = point.step, point.position, point.epoch_end
 
     def begin_after(self, position: int) -> int:
         """The first position of the step that follows after ``position`` samples, past skipped samples."""

@@ -54,6 +54,8 @@ RUN = "r"
 KEY = b"k" * 32
 DEADLINE_S = 20.0
 CPU = torch.device("cpu")
+# The step with which the run's only epoch ends.
+EPOCHS_END = 1
 # Of two tensors. Prime, so that nothing fits by chance.
 _SIZES = (23, 7)
 # A header of 4096 bytes takes one piece of a share, and what is behind it some more.
@@ -253,8 +255,10 @@ def _work(
     saver.resume_from(start.generation, start.sample_order)
     saver.start()
     words.agree()
+    boundary.save_again(_point_at(life.step, start.epoch_end), start.metrics, words)
+    epoch_end = start.epoch_end
     while life.step < plan.num_steps and words.aim is None:
-        point = StepPoint(step=life.step + 1, position=life.step + 1, epoch_end=None)
+        point = _point_at(life.step + 1, 1 if life.step + 1 == EPOCHS_END else None)
         words.begin(boundary.orders(point), boundary.own_busy())
         turns.pause("forward")
         if life.fails_at == point.step:
@@ -265,17 +269,21 @@ def _work(
         if last:
             last.changes()
         state.update(point.step)
-        if last:
+        if last and boundary.may_leave(point):
             last.is_whole(point, is_crossed=False)
         agreed = words.end()
         context.status.step, context.status.step_s = point.step, 0.01
         boundary.cross(point, agreed, 0.5)
-        if last:
+        if last and boundary.may_leave(point):
             last.is_whole(point, is_crossed=True)
-        life.step = point.step
+        life.step, epoch_end = point.step, point.epoch_end
         if life.step == start.step + 1:
             _note_resumed(own, start.generation, saved.term, rank)
-    _end(life, plan, saved, words, saver, own)
+    _end(life, _point_at(life.step, epoch_end), plan, saved, words, saver, own)
+
+
+def _point_at(step: int, epoch_end: int | None) -> StepPoint:
+    return StepPoint(step=step, position=step, epoch_end=epoch_end)
 
 
 def _note_resumed(own: Repository, generation: str | None, term: int, rank: int) -> None:
@@ -284,9 +292,16 @@ def _note_resumed(own: Repository, generation: str | None, term: int, rank: int)
             own.append(Resumed(name=generation), term=term)
 
 
-def _end(life: Life, plan: Plan, saved: SavedRun, words: Control, saver: Saver, own: Repository) -> None:
+def _end(
+    life: Life,
+    point: StepPoint,
+    plan: Plan,
+    saved: SavedRun,
+    words: Control,
+    saver: Saver,
+    own: Repository,
+) -> None:
     is_done = life.step >= plan.num_steps
-    point = StepPoint(step=life.step, position=life.step, epoch_end=None)
     life.problem = save_the_end(saver, words, point)
     if words.from_rank_0(life.problem is None):
         saver.forget_memory()

@@ -27,6 +27,7 @@ from jobs.training.loop.last_state import PeersLost
 from jobs.training.state.saved_run import SavedRun
 from tests.live.interleavings.in_turn import Turns
 from tests.live.interleavings.ranks import (
+    EPOCHS_END,
     RUN,
     Life,
     Plan,
@@ -108,6 +109,8 @@ class Run:
         self._lost_since: set[str] = set()
         self._with_copies: dict[str, set[int]] = {}
         self._broken: set[Path] = set()
+        # Whether a save of the epoch's end was told to have failed, as where a node was cut off meanwhile.
+        self._is_end_dropped = False
 
     def has_copies(self, save: Save) -> None:
         ranks = self._with_copies.setdefault(save.cut.generation, set())
@@ -160,6 +163,8 @@ class Run:
             turns.kill(peer)
         self._zombies = zombies
         self._check_lives(fault, lives, expected, promised, own)
+        notes = [note for life in lives for note in life.notes if note.problem and note.place == "store"]
+        self._is_end_dropped |= any(note.step == EPOCHS_END for note in notes)
         self._check_whole(saved)
         self._lose_nodes(fault, lives)
         if rng.random() < DAMAGED:
@@ -319,6 +324,10 @@ class Run:
         newest = view.generations[-1]
         assert newest.step == NUM_STEPS and newest.quarantined is None
         if self._is_calm:
+            ends = [one.step for one in view.generations if one.epoch_end == 1 and one.is_whole]
+            assert EPOCHS_END in ends or self._is_end_dropped, (
+                "whatever a start went on from, the epoch's end got into the store"
+            )
             left = [
                 path
                 for node in self._nodes

@@ -100,12 +100,11 @@ def test_once_left_nothing_changes_any_more_and_nothing_is_left_again(leaver: Le
     assert leaver.left() == [(7, False, 14)]
 
 
-def test_an_evaluation_that_was_to_follow_is_due_and_an_epochs_end_is_not_passed_over(leaver: Leaver) -> None:
+def test_an_evaluation_that_was_to_follow_is_due_and_an_epochs_end_is_known_as_one(leaver: Leaver) -> None:
     leaver.state.is_whole(StepPoint(step=8, position=16, epoch_end=2, is_evaluated=True), is_crossed=False)
-    assert not leaver.state.leave()
-    leaver.state.is_whole(StepPoint(step=9, position=18, epoch_end=None, is_evaluated=True), is_crossed=False)
     assert leaver.state.leave()
-    assert leaver.left() == [(9, True, 18)]
+    assert leaver.left() == [(8, True, 16)]
+    assert [cut.epoch_end for cut, _ in leaver.tier.inventory()] == [2]
 
 
 def test_what_may_be_wrong_is_not_left(leaver: Leaver) -> None:

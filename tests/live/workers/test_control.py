@@ -41,7 +41,7 @@ def agree() -> list[object]:
     for loss in (0.1 + is_second, None if is_second else 2.0, float("inf") if is_second else 2.0):
         own.begin(orders, Busy(disk=is_second), is_late=is_second, is_alarmed=is_second, loss=loss)
         found.append(own.end().mean_loss)
-    own.begin(orders, Busy(disk=is_second), is_late=is_second, is_alarmed=is_second)
+    own.begin(orders, Busy(disk=is_second, epochs_end=not is_second), is_late=is_second, is_alarmed=is_second)
     agreed = own.end()
     own.close()
     return [*found, agreed.orders, agreed.busy, agreed.is_late, agreed.is_alarmed, own.aim]
@@ -56,7 +56,12 @@ def test_all_ranks_agree_on_orders_alarms_the_strongest_request_and_the_mean_los
     assert orders == Orders(
         save=Order(to_disk=True, to_store=False, must_wait=False), report=True, check=True
     )
-    assert (busy, is_late, is_alarmed, aim) == (Busy(disk=True), True, True, "stop")
+    assert (busy, is_late, is_alarmed, aim) == (
+        Busy(disk=True, epochs_end=True),
+        True,
+        True,
+        "stop",
+    )
 
 
 def meet_another_key() -> str:

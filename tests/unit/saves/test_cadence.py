@@ -10,6 +10,7 @@ from checkpointing.saving.cadence import (
     Order,
     SavesSoFar,
     SkippedSave,
+    behind_epochs_end,
     busy_after,
     next_order,
     with_memory,
@@ -213,3 +214,35 @@ def test_behind_a_save_in_memory_the_next_one_elsewhere_is_made_where_an_arena_i
     # The other arena is the store's.
     assert ask(both, step=4, busy=busy_after(alone, Busy(store=True)))[0] == SkippedSave()
     assert ask(both, step=4, busy=busy_after(elsewhere, Busy()))[0] == SkippedSave()
+
+
+ON_NODES = Order(to_disk=True, to_store=False, to_memory=True)
+AN_END = Busy(store=True, epochs_end=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Order(to_disk=False, to_store=False, to_memory=True), None),
+        (ON_NODES, SkippedSave()),
+        # It waits in its cut until that end is there.
+        (replace(ON_NODES, must_wait=True), replace(ON_NODES, must_wait=True, to_store=True)),
+        (replace(ON_NODES, to_store=True), replace(ON_NODES, to_store=True)),
+        (SkippedSave(), SkippedSave()),
+        (None, None),
+    ],
+)
+def test_while_an_epochs_end_is_on_its_way_to_the_store_the_nodes_alone_get_nothing_from_behind_it(
+    found: Order | SkippedSave | None, expected: Order | SkippedSave | None
+) -> None:
+    assert behind_epochs_end(found, busy=AN_END) == expected
+    assert behind_epochs_end(found, busy=replace(AN_END, epochs_end=False)) == found
+
+
+def test_an_epochs_end_is_on_its_way_from_its_cut_until_all_have_said_that_it_is_not() -> None:
+    end = Order(to_disk=False, to_store=True, must_wait=True)
+    busy = busy_after(end, Busy(), is_epochs_end=True)
+    assert busy.epochs_end
+    assert busy_after(end, busy).epochs_end, "what was cut behind it says nothing of it"
+    assert busy_after(Order(to_disk=False, to_store=False, to_memory=True), busy).epochs_end
+    assert not busy_after(end, Busy()).epochs_end

@@ -51,9 +51,10 @@ def test_a_step_keeps_its_number_and_its_size_where_samples_are_skipped() -> Non
     assert run.begin_after(4) == 6
 
 
-def test_where_it_stands_no_epoch_ends_once_more() -> None:
+def test_where_it_stands_it_knows_which_epoch_has_ended_there() -> None:
     run = course()
     run.reach(run.next())
+    assert run.here().epoch_end is None
     run.reach(run.next())
     here = run.here(is_evaluation_due=True)
-    assert (here.step, here.position, here.epoch_end, here.is_evaluation_due) == (2, 8, None, True)
+    assert (here.step, here.position, here.epoch_end, here.is_evaluation_due) == (2, 8, 1, True)
