@@ -34,3 +34,25 @@ def last_clean(repository: Repository, task: Task, failure: Failure) -> Moment:
         if not unseen:
             break
     return moment
+
+
+def away_from(repository: Repository, task: Task, failure: Failure) -> int:
+    """The first of the attempts without the nodes that are at fault, up to the one before this attempt; this
+    attempt if that one had them, or nobody knows. What such attempts saved is as good as what they began
+    with.
+
+    Raises ``StoreError`` if the store is away.
+    """
+    corruption = failure.corruption
+    assert corruption is not None
+    first = term = task.term
+    if corruption.clean_step is not None or not corruption.nodes:
+        return first
+    oldest = max(1, repository.view.life_term, task.term - _MOST_READ)
+    while term > oldest:
+        term -= 1
+        check = read_clean_check(repository.store, repository.run, term)
+        if check is None or not {*corruption.nodes}.isdisjoint(check.nodes):
+            break
+        first = term
+    return first

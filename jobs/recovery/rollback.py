@@ -9,7 +9,7 @@ from itertools import pairwise
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
 from checkpointing.log.history import Generation, LogView
-from jobs.recovery.last_clean import last_clean
+from jobs.recovery.last_clean import away_from, last_clean
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
 
@@ -42,7 +42,8 @@ class Rollback:
             view = self.repository.refresh()
             is_good = self._good(task, failure)
             reason = _reason(failure)
-            self.names = {one.name: reason for one in spoilt(view, task, is_good, num_more)}
+            found = spoilt(view, task, is_good, num_more, away_from=self._away_from(task, failure))
+            self.names = {one.name: reason for one in found}
             seen = frozenset(one.name for one in view.generations)
             self._wrong = None
             self._find_late = lambda view: {one.name: reason for one in late(view, task, is_good, seen)}
@@ -57,6 +58,9 @@ class Rollback:
         bad = failure.bad_loss
         return lambda one: bad is None or one.step <= bad.good_step
 
+    def _away_from(self, task: Task, failure: Failure) -> int | None:
+        return away_from(self.repository, task, failure) if failure.corruption is not None else None
+
     def quarantine_late(self, term: int) -> None:
         """Quarantines what the attempt that went wrong has committed until ``term`` fenced it."""
         if self._find_late is not None:
@@ -65,15 +69,27 @@ class Rollback:
             self._find_late = None
 
 
-def spoilt(view: LogView, task: Task, is_good: IsGood, num_more: int) -> list[Generation]:
-    """What ``task`` saved and built on that is not good, and ``num_more`` generations before that."""
+def spoilt(
+    view: LogView, task: Task, is_good: IsGood, num_more: int, *, away_from: int | None = None
+) -> list[Generation]:
+    """What ``task`` saved and built on that is not good, and ``num_more`` generations before that.
+
+    If nothing good is left, and all that is was saved without the nodes at fault (from the attempt
+    ``away_from`` on), what may be wrong lies before all of it: to go back in it would only lose steps.
+    """
     line = _line(view, task)
     good = [one for one in line if is_good(one)]
     good = good[: max(0, len(good) - num_more)]
     if task.resume == "latest":
         # One generation must be left to resume from, good or not.
-        good = good or line[:1]
+        good = good or _as_good_as_the_first(line, task, away_from) or line[:1]
     return [one for one in line if one not in good]
+
+
+def _as_good_as_the_first(line: list[Generation], task: Task, away_from: int | None) -> list[Generation]:
+    if away_from is None or not line or line[0].term < away_from:
+        return []
+    return [one for one in line if one.term < task.term]
 
 
 def late(view: LogView, task: Task, is_good: IsGood, seen: Collection[str]) -> list[Generation]:

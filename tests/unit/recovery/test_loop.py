@@ -531,6 +531,30 @@ def test_one_generation_stays_although_none_was_saved_before_the_last_clean_chec
     assert driver.kept() == [10]
 
 
+@pytest.mark.parametrize(("others", "kept"), [("ac", [40, 50]), ("ab", [40]), ("", [40])])
+def test_if_only_what_was_saved_without_a_node_is_left_no_step_of_it_is_lost(
+    others: str, kept: list[int]
+) -> None:
+    """It was away from the second attempt on, came back and computes wrongly. What may be wrong since its
+    last check is in all that is left, or in none. ``others`` took part in the third attempt; empty: nobody
+    knows.
+    """
+    driver = Driver()
+    first = saving(driver, 20, then=failing("worker died"), checked=(10, "ab"))
+    second = saving(driver, 40, then=failing("worker died"), checked=(20, "ac"))
+    third = saving(driver, 50, then=failing("worker died"), checked=(40, others) if others else None)
+
+    def corrupted() -> Outcome:
+        # Retention has deleted what is older.
+        for one in driver.recovery.journal.repository.refresh().generations:
+            if one.step == 20:
+                driver.recovery.journal.repository.quarantine(one.name, "as if deleted", term=4)
+        return corrupt(51, None, "b")()
+
+    driver.drive(first, second, third, corrupted, done)
+    assert driver.kept() == kept
+
+
 def test_a_store_that_is_away_is_asked_again_for_the_last_clean_check() -> None:
     store = Away()
     driver = Driver(store=store)
