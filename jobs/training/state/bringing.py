@@ -3,13 +3,14 @@
 Ranks do so together or not at all: if one of them has no room, the next tier is read by all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import verify
-from checkpointing.saving.peers import missing, moves
+from checkpointing.format.manifest import Cut
+from checkpointing.saving.peers import Move, missing, moves
 from checkpointing.stores.contract import StoreError
 from cluster.probe.gloo_store import GlooGroup
 from cluster.probe.meeting import prove
@@ -21,11 +22,13 @@ from jobs.training.task.context import Context
 
 # A rank that brings or receives shares waits for another one for so long at most.
 _BRINGING_S = 600.0
+# What is damaged on its way was whole where it came from.
+_MOST_TRIES = 3
 
 
 def bring_missing(saved: SavedRun, context: Context, source: Source, offer: Offer) -> None:
-    """Each host gets what its ranks need and it lacks. What fails to come is found missing when it is loaded.
-    Collective.
+    """Each host gets what its ranks need and it lacks. What did not come whole is sent again; what fails to
+    come is found missing when it is loaded. Collective.
     """
     if source.seats is None or source.memory is None or offer.held is None:
         return
@@ -42,16 +45,43 @@ def bring_missing(saved: SavedRun, context: Context, source: Source, offer: Offe
         return
     group = GlooGroup(context.key, _BRINGING_S)
     prove(context.key, group)
-    for move in plan:
-        if context.rank == move.source:
-            share = next(one for one in _held(source, cut.generation) if one.part.rank == move.share)
-            bring(group, share, to=move.target)
-        elif context.rank == move.target:
-            # Nothing is asked for again here that another rank would wait for: there was room.
-            receive(group, {move.source: move.share}, source.memory, most_bytes=sizes[move.share])
-    # Nobody may be in the group any more when it is closed.
-    gather(True, bool)
+    for number in range(_MOST_TRIES):
+        part = _Part(source, context.rank, group, cut, sizes, is_again=number > 0)
+        lost = [(move.share, move.target) for move in plan if not part.of(move)]
+        # Nobody may be in the group any more when it is closed.
+        everywhere = {one for of_rank in gather(lost, list[tuple[int, int]]) for one in of_rank}
+        plan = [move for move in plan if (move.share, move.target) in everywhere]
+        if not plan:
+            break
     group.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A rank's part in moves of shares of ``cut``. ``sizes`` are by share."""
+
+    source: Source
+    rank: int
+    group: GlooGroup
+    cut: Cut
+    sizes: Mapping[int, int]
+    is_again: bool
+
+    def of(self, move: Move) -> bool:
+        """Does it; returns whether it did not fail here."""
+        if self.rank == move.source:
+            share = next(
+                one for one in _held(self.source, self.cut.generation) if one.part.rank == move.share
+            )
+            # What did not come may have been damaged on its way. Else it need not go there once more.
+            is_lost = self.is_again and _is_damaged(share)
+            bring(self.group, None if is_lost else share, to=move.target)
+        elif self.rank == move.target:
+            assert self.source.memory is not None
+            # Nothing is asked for again here that another rank would wait for: there was room.
+            shares, most_bytes = {move.source: move.share}, self.sizes[move.share]
+            return not receive(self.group, shares, self.source.memory, most_bytes=most_bytes)
+        return True
 
 
 def _has_room(source: Source, coming: Sequence[int]) -> bool:

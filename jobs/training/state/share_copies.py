@@ -112,8 +112,10 @@ class ShareCopies:
             self._group.close()
 
 
-def bring(group: Any, share: Held, *, to: int) -> None:
-    """The other side of ``receive``. Nothing is trained meanwhile, so no way is left free."""
+def bring(group: Any, share: Held | None, *, to: int) -> None:
+    """The other side of ``receive``, also where there is none. Nothing is trained meanwhile, so no way is
+    left free.
+    """
     _swap(group, share, [to], {})
 
 
