@@ -11,13 +11,17 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
 from cluster.signals import deaf_children
+
+# Ray keeps workers that wait for so long, and ends them sooner with their job.
+_FOR_GOOD_S = 10**9
+_PATIENCE_S = 5.0
 
 
 def draining_nodes() -> frozenset[str]:
@@ -108,6 +112,28 @@ def variables_of_workers() -> dict[str, str]:
     job, raylet, *_ = ray_constants.RAY_INTERNAL_FLAGS
     processes = dict(ray._private.worker._global_node.live_processes())
     return {job: ray.get_runtime_context().get_job_id(), raylet: str(processes["raylet"].pid)}
+
+
+def start_idle_worker(raylet: str, job_id: str, environment: str) -> None:
+    """Asks the raylet at ``host:port`` to start one more worker of that job, and does not wait for it.
+
+    It waits for the next actor with exactly this ``environment``, and ends with the job. What can't be
+    asked for is left out.
+    """
+    import grpc  # type: ignore[import-untyped]  # it has no stubs
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
+    from ray.core.generated.runtime_environment_pb2 import RuntimeEnvInfo
+
+    order = node_manager_pb2.PrestartWorkersRequest(
+        language=common_pb2.PYTHON,
+        job_id=bytes.fromhex(job_id),
+        runtime_env_info=RuntimeEnvInfo(serialized_runtime_env=environment),
+        keep_alive_duration_secs=_FOR_GOOD_S,
+        num_workers=1,
+    )
+    with suppress(grpc.RpcError, OSError), init_grpc_channel(raylet) as channel:
+        node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(order, timeout=_PATIENCE_S)
 
 
 def is_job_driver() -> bool:

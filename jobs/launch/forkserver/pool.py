@@ -113,10 +113,15 @@ class ForkserverPool:
         if kind != self._kind or self._is_unproven:
             self._is_unproven = False
             return None
+        command = self.command()
+        self._is_unproven = command is not None
+        return command
+
+    def command(self) -> str | None:
+        """What ``executable`` would answer; None while a forkserver still loads."""
         answers = self._drop_dead()
         if len(answers) < len(self._guards) or len(set(answers)) != 1:
             return None
-        self._is_unproven = True
         return answers[0]
 
     def proven(self) -> None:

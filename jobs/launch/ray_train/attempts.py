@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
 from jobs.launch.ray_train.node_links import broken_ways
 from jobs.launch.ray_train.on_nodes import on_node
 from jobs.launch.ray_train.ray_errors import is_not_placed, reason_of, untold
-from jobs.launch.ray_train.trainer import scratch, train_settings
+from jobs.launch.ray_train.trainer import environments, scratch, train_settings
 from jobs.training.health.postmortem import Postmortem, examine, stacks
 from jobs.training.task.events import Resumption, RunEvent
 from jobs.training.task.measurement import Failure
@@ -46,6 +47,7 @@ _MOST_STACKS = 2
 _SETTLED_S = 5.0
 # A forkserver takes so long to load on a busy machine, and slows down the training meanwhile.
 _WORTH_PARENTS_S = 20.0
+_PREPARATION_INTERVAL_S = 1.0
 _STACKS_TIMEOUT_S = 8.0
 
 
@@ -83,7 +85,7 @@ def attempt(
     exception leaves this call, the workers are ended.
     """
     if not seat.keeps_spares:
-        backstage.parents.clear()
+        backstage.clear_spares()
         if seat.forkserver is not None:
             seat.forkserver.end()
     try:
@@ -151,6 +153,7 @@ def _begin(task: Task, seat: AttemptSeat, backstage: DriverActors, storage: str)
         callbacks=[Pointers()],
         executable=executable,
     )
+    backstage.ahead.begins(environments(executable, seat.environment))
     limits = limits_of(task, schedule_timeout_s=seat.schedule_timeout_s, hang_timeout_s=seat.hang_timeout_s)
     monitor = GroupMonitor(task.recipe.world_size, limits, time.monotonic(), _INQUIRY)
     fit = fit_of(order)
@@ -176,7 +179,9 @@ class _Followed:
     judged_s: float = 0.0
     stop_request: StopRequest | None = None
     next_look_s: float = 0.0
-    resumed_s: float | None = None
+    # When to look next at what is prepared for the next attempt; None: nothing is.
+    prepare_s: float | None = None
+    nodes_beside: tuple[str, ...] = ()
     is_assembled: bool = False
     # The names of the ranks' nodes.
     nodes: tuple[str, ...] = ()
@@ -213,19 +218,39 @@ class _Followed:
         return withdrawn(stop_request, tuple(node_names(self.seat.group, self.monitor.node_ids)))
 
     def prepare(self) -> None:
-        """Prepares forkservers for the next attempt, once this one has loaded all it needs; not if it ends
+        """Prepares processes for the next attempt, once this one has loaded all it needs; not if it ends
         soon.
         """
-        is_settled = self.resumed_s is not None and time.monotonic() - self.resumed_s > _SETTLED_S
-        if is_settled and self.kind and self.verdict is None:
-            self.resumed_s = None
-            ready = self.monitor.ready.get(0)
-            is_worth_it = self.monitor.left_s(self.task.num_steps) > _WORTH_PARENTS_S
-            if ready and self.monitor.node_ids and is_worth_it:
-                # A failed preparation must not end an attempt that goes well.
-                with suppress(RayError):
-                    nodes = nodes_beside(self.seat.claim, self.seat.group, self.monitor.node_ids)
-                    self.backstage.parents.keep(self.kind, ready.threads, nodes)
+        now = time.monotonic()
+        if self.prepare_s is None or now < self.prepare_s or self.verdict is not None:
+            return
+        self.prepare_s = None
+        ready = self.monitor.ready.get(0)
+        is_worth_it = self.monitor.left_s(self.task.num_steps) > _WORTH_PARENTS_S
+        if ready and self.monitor.node_ids and self.seat.keeps_spares and is_worth_it:
+            # A failed preparation must not end an attempt that goes well.
+            with suppress(RayError):
+                if not self._prepares(ready.threads):
+                    self.prepare_s = now + _PREPARATION_INTERVAL_S
+
+    def _prepares(self, threads: str) -> bool:
+        """Whether that is all; if not, it must be called again."""
+        forkserver, used = self.seat.forkserver_that_fits, self.monitor.node_ids
+        if forkserver is None and self.kind is None:
+            return True
+        if self.kind is None:
+            executable = forkserver.executable() if forkserver else None
+        elif not self.nodes_beside:
+            self.nodes_beside = nodes_beside(self.seat.claim, self.seat.group, used)
+            self.backstage.parents.keep(self.kind, threads, self.nodes_beside)
+            return False
+        else:
+            executable = self.backstage.parents.command()
+        if executable is None:
+            return self.kind is None
+        most = max(Counter(used).values())
+        wanted = dict.fromkeys(self.nodes_beside or used, most)
+        return self.backstage.ahead.keep(environments(executable, self.seat.environment), wanted)
 
     def outcome(self) -> Completed | Failed:
         self.fit.close()
@@ -257,7 +282,7 @@ class _Followed:
         match post:
             case _ if isinstance(post, RunEvent):
                 if isinstance(post, Resumption):
-                    self.resumed_s = time.monotonic()
+                    self.prepare_s = time.monotonic() + _SETTLED_S
                 listen(post)
             case _:
                 self.monitor.hear(post, time.monotonic())
@@ -265,6 +290,7 @@ class _Followed:
                     self.is_assembled = True
                     self.nodes = tuple(node_names(self.seat.group, post.node_ids))
                     self.backstage.parents.proven()
+                    self.backstage.ahead.assembled(post.node_ids)
                 if isinstance(post, Heartbeat):
                     listen(replace(post, node=self.nodes[post.rank]) if self.nodes else post)
 

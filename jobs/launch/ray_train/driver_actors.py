@@ -1,4 +1,4 @@
-"""What a driver keeps between attempts: the board, and the forkservers for the next attempt."""
+"""What a driver keeps between attempts: the board, and what waits for the next attempt."""
 
 from contextlib import suppress
 from typing import Any, Self
@@ -8,6 +8,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.execution.board import Board
+from jobs.launch.forkserver.ahead import WorkersAhead
 from jobs.launch.forkserver.pool import ForkserverPool
 
 # The board may have been idle for weeks; an answer usually takes a hundredth of this time.
@@ -21,6 +22,7 @@ class DriverActors:
 
     def __init__(self) -> None:
         self.parents = ForkserverPool()
+        self.ahead = WorkersAhead()
         self._board: Any = None
 
     def __enter__(self) -> Self:
@@ -44,11 +46,18 @@ class DriverActors:
         return self._board
 
     def clear(self) -> None:
-        """Ends the board and the forkservers, also if they are gone already."""
+        """Ends all of them, also if they are gone already."""
         if self._board is not None:
             with suppress(RayError):
                 ray.kill(self._board)
         self._board = None
+        # Its workers end with the driver's job.
+        self.ahead = WorkersAhead()
+        self.parents.clear()
+
+    def clear_spares(self) -> None:
+        """Ends what waits for the next attempt."""
+        self.ahead.clear()
         self.parents.clear()
 
 

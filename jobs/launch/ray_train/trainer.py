@@ -14,6 +14,7 @@ from cluster.environment import read_at_start
 from cluster.local_ray import timeouts
 from cluster.ray_internals import is_own_ray, propagated_variables, readiness_of, session_directory
 from jobs.execution.board import Assembled, Post
+from jobs.launch.forkserver.ahead import Environments
 from jobs.launch.ray_train.driver_actors import here
 from jobs.launch.ray_train.last_states import leave_last_state
 from jobs.launch.ray_train.ray_errors import lost
@@ -34,6 +35,15 @@ from jobs.launch.ray_train.train_internals import (
 _MOST_LEAVING_S = 600.0
 # Ray retries again and again to start what does not start.
 _CONTROLLER_TIMEOUT_S = 60.0
+
+
+def environments(executable: str | None, environment: Mapping[str, str]) -> Environments:
+    """What Ray is told of the controller and of the workers; it writes these into its logs."""
+    instead = {"py_executable": executable} if executable else {}
+    return Environments(
+        controller={"env_vars": propagated_variables(), **instead},
+        workers={"env_vars": read_at_start(environment), **instead},
+    )
 
 
 def give_back(placement: str) -> None:
@@ -61,11 +71,8 @@ class Trainer(DrivenTrainer):
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
-        self._environment = {"py_executable": executable} if executable else {}
-        self.run_config.worker_runtime_env = {
-            "env_vars": read_at_start(environment or {}),
-            **self._environment,
-        }
+        self._executable = executable
+        self.run_config.worker_runtime_env = dict(environments(executable, environment or {}).workers)
         self._variables = InEachWorker(_set_variables, dict(environment or {}))
         self._controller: Any = None
 
@@ -84,19 +91,19 @@ class Trainer(DrivenTrainer):
     def drive(self, told: Mapping[str, Any]) -> Any:
         if is_own_ray():
             told = without_autoscaler(told, self.scaling_config)
-        controller = self._start_controller(told, self._environment)
-        if self._environment:
+        controller = self._start_controller(told, self._executable)
+        if self._executable:
             try:
                 ray.get(readiness_of(controller), timeout=_CONTROLLER_TIMEOUT_S)
             except GetTimeoutError:
                 ray.kill(controller)
                 # ``told`` refers to these settings, so its workers start without the executable too.
                 del self.run_config.worker_runtime_env["py_executable"]
-                controller = self._start_controller(told, {})
+                controller = self._start_controller(told, None)
         return result_of(controller)
 
-    def _start_controller(self, told: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
-        settings = {"env_vars": propagated_variables(), **environment}
+    def _start_controller(self, told: Mapping[str, Any], executable: str | None) -> Any:
+        settings = dict(environments(executable, {}).controller)
         self._controller = controller = start_controller(
             told, num_cpus=0, scheduling_strategy=here(), runtime_env=settings
         )

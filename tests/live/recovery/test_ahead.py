@@ -1,0 +1,94 @@
+"""Workers that Ray starts ahead: actors of the same environments get them, and no others."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from cluster.local_ray.private_ray import ray_for_driver
+from cluster.local_ray.variables import variables
+from jobs.launch.forkserver.ahead import Environments, WorkersAhead
+from jobs.launch.ray_train.train_internals import environment_of_workers
+from jobs.launch.ray_train.trainer import environments, train_settings
+from tests.live.runs.test_train import wait_until
+
+PATIENCE_S = 200
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with variables(train_settings(30)), ray_for_driver():
+        yield
+
+
+class Told:
+    """An actor that starts another one, as Ray Train's controller does."""
+
+    def pids(self, environment: Mapping[str, Any]) -> tuple[int, int]:
+        worker = ray.remote(num_cpus=1, runtime_env=environment_of_workers(environment))(Told).remote()
+        return psutil.Process().pid, ray.get(worker.pid.remote())
+
+    def pid(self) -> int:
+        return psutil.Process().pid
+
+
+def pids(told: Environments) -> tuple[int, int]:
+    controller = ray.remote(num_cpus=0, runtime_env=dict(told.controller))(Told).remote()
+    found: tuple[int, int] = ray.get(controller.pids.remote(told.workers), timeout=PATIENCE_S)
+    ray.kill(controller)
+    return found
+
+
+def waiting() -> set[int]:
+    """The workers of this driver's Ray that are no actors."""
+    idle = [child for child in psutil.Process().children(recursive=True) if child.name() == "ray::IDLE"]
+    return {child.pid for child in idle}
+
+
+def keep(ahead: WorkersAhead, told: Environments, workers: int) -> set[int]:
+    """Those that wait then, once that is so many."""
+    here = ray.get_runtime_context().get_node_id()
+    wait_until(lambda: ahead.keep(told, {here: workers}), PATIENCE_S)
+    wait_until(lambda: len(waiting()) == 2 + workers, PATIENCE_S)
+    return waiting()
+
+
+def test_the_next_attempt_s_processes_are_there_already_and_all_end_when_they_are_of_no_use(
+    cluster: None,
+) -> None:
+    ahead, told = WorkersAhead(), environments(None, {"OMP_NUM_THREADS": "1"})
+    here = ray.get_runtime_context().get_node_id()
+    first = keep(ahead, told, workers=1)
+    # Whatever is there stays.
+    assert keep(ahead, told, workers=1) == first
+    ahead.begins(told)
+    used = pids(told)
+    ahead.assembled([here])
+    assert len({*used}) == 2 and first >= {*used}
+    # Of the controller's the one for its barriers is left, which this one did not start.
+    wait_until(lambda: waiting() == first - {*used}, PATIENCE_S)
+    ahead.keep(told, {here: 1})
+    wait_until(lambda: len(waiting()) == 4, PATIENCE_S)
+    before, other = waiting(), environments(None, {"OMP_NUM_THREADS": "2"})
+    _, worker = pids(other)
+    assert worker not in before
+    ahead.clear()
+    # All but the barriers' that was left, as nobody takes it in this test.
+    wait_until(lambda: len(waiting()) <= 1, PATIENCE_S)
+
+
+def test_what_is_lost_or_asked_in_vain_is_started_when_it_is_needed(cluster: None) -> None:
+    ahead, told = WorkersAhead(), environments(None, {"OMP_NUM_THREADS": "3"})
+    ahead.keep(told, {"no such node": 1})
+    ahead.clear()
+    for pid in keep(ahead, told, workers=1):
+        psutil.Process(pid).kill()
+    # Whoever asks within milliseconds may get one that has just died, as of any process of Ray's.
+    time.sleep(2.0)
+    ahead.begins(told)
+    assert len({*pids(told)}) == 2
+    ahead.assembled([ray.get_runtime_context().get_node_id()])
+    ahead.clear()
