@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -377,6 +377,13 @@ def propagated_variables() -> dict[str, str]:
 
     found: dict[str, str] = get_env_vars_to_propagate()
     return found
+
+
+def environment_of_workers(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the environment that Ray Train's controller, if this process is one, asks for; its settings
+    have ``told`` it so.
+    """
+    return {**told, "env_vars": {**propagated_variables(), **told.get("env_vars", {})}}
 
 
 def _do_nothing(*_: Any) -> None:

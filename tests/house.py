@@ -79,6 +79,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
         "jobs.launch.forkserver", "jobs.runs.supervisor", "jobs.runs.driver_job", "jobs.doctor",
         "jobs.packing.ray_pack",
     ),
+    "grpc": ("cluster.ray_internals",),
     "deepspeed": ("jobs.training.strategies.zero",),
     "torchao": ("jobs.training.models.fp8",),
     "pydantic": ("jobs.spec_schema",),

@@ -159,6 +159,22 @@ NAMES = (
         by=f"{RAY}.start_options",
         says=('kwargs.pop("_temp_dir"', 'kwargs.pop("_system_config"'),
     ),
+    Relied(name="ray._private.grpc_utils.init_grpc_channel", by=f"{RAY}.start_idle_worker", position=1),
+    Relied(
+        name="ray.core.generated.node_manager_pb2_grpc.NodeManagerServiceStub",
+        by=f"{RAY}.start_idle_worker",
+        position=1,
+        says=("self.PrestartWorkers = channel.unary_unary(",),
+    ),
+    Relied(name="ray.core.generated.node_manager_pb2.PrestartWorkersRequest", by=f"{RAY}.start_idle_worker"),
+    Relied(name="ray.core.generated.common_pb2.PYTHON", by=f"{RAY}.start_idle_worker", value=0),
+    Relied(name="ray.core.generated.runtime_environment_pb2.RuntimeEnvInfo", by=f"{RAY}.start_idle_worker"),
+    Relied(
+        name=f"{GROUP}.worker_group.WorkerGroup._get_worker_runtime_env",
+        by=f"{RAY}.environment_of_workers",
+        position=1,
+        says=("merged_env_vars = get_env_vars_to_propagate()", 'custom_runtime_env.get("env_vars", {})'),
+    ),
     Relied(name="ray._raylet.Config.initialize", by=f"{RAY}.reread_variables", position=1),
     Relied(name="ray._raylet.AuthenticationTokenLoader.instance", by=f"{RAY}.reread_variables", position=0),
     Relied(

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jobs.launch.ray_train.train_internals import environment_of_workers
+from cluster.ray_internals import environment_of_workers
 
 _PATIENCE_S = 60.0
 

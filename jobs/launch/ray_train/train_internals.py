@@ -165,12 +165,6 @@ def _call(
     return errors
 
 
-def environment_of_workers(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The environment that a controller in this process asks Ray for, where ``RunConfig`` holds ``told``."""
-    found: dict[str, Any] = worker_group.WorkerGroup._get_worker_runtime_env(dict(told))
-    return found
-
-
 def name_placements(name: str) -> None:
     """From now on, in this process, Ray Train asks for its workers' placement under this name."""
     worker_group.placement_group = partial(placement_group, name=name)

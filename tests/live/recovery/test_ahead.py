@@ -10,8 +10,8 @@ import ray
 
 from cluster.local_ray.private_ray import ray_for_driver
 from cluster.local_ray.variables import variables
+from cluster.ray_internals import environment_of_workers
 from jobs.launch.forkserver.ahead import Environments, WorkersAhead
-from jobs.launch.ray_train.train_internals import environment_of_workers
 from jobs.launch.ray_train.trainer import environments, train_settings
 from tests.live.runs.test_train import wait_until
 
