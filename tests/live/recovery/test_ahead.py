@@ -1,4 +1,4 @@
-"""Workers that Ray starts ahead: actors of the same environments get them, and no others."""
+"""What a driver asks Ray for beside a training: workers that start ahead, and answers from nodes."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +12,7 @@ from cluster.local_ray.private_ray import ray_for_driver
 from cluster.local_ray.variables import variables
 from cluster.ray_internals import environment_of_workers
 from jobs.launch.forkserver.ahead import Environments, WorkersAhead
+from jobs.launch.ray_train import on_nodes
 from jobs.launch.ray_train.trainer import environments, train_settings
 from tests.live.runs.test_train import wait_until
 
@@ -92,3 +93,13 @@ def test_what_is_lost_or_asked_in_vain_is_started_when_it_is_needed(cluster: Non
     assert len({*pids(told)}) == 2
     ahead.assembled([ray.get_runtime_context().get_node_id()])
     ahead.clear()
+
+
+def test_no_answer_is_waited_for_from_a_node_that_is_gone(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray waits for it, where the question came before Ray knew."""
+    (here,) = ray.nodes()
+    looks = iter([[here], [{**here, "Alive": False}]])
+    monkeypatch.setattr(on_nodes.ray, "nodes", lambda: next(looks))
+    assert on_nodes.on_each_node([here["NodeID"]], time.sleep, 3600.0, timeout_s=3600.0) == {}
