@@ -120,9 +120,7 @@ def start_idle_worker(raylet: str, job_id: str, environment: str) -> None:
     It waits for the next actor with exactly this ``environment``, and ends with the job. What can't be
     asked for is left out.
     """
-    import grpc  # type: ignore[import-untyped]  # it has no stubs
-    from ray._private.grpc_utils import init_grpc_channel
-    from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
+    from ray.core.generated import common_pb2, node_manager_pb2
     from ray.core.generated.runtime_environment_pb2 import RuntimeEnvInfo
 
     order = node_manager_pb2.PrestartWorkersRequest(
@@ -132,8 +130,30 @@ def start_idle_worker(raylet: str, job_id: str, environment: str) -> None:
         keep_alive_duration_secs=_FOR_GOOD_S,
         num_workers=1,
     )
+    with _asking(raylet) as stub:
+        stub.PrestartWorkers(order, timeout=_PATIENCE_S)
+
+
+def workers_at(raylet: str) -> frozenset[int]:
+    """Returns the ids of the processes of the workers that are up there; none if it does not answer."""
+    from ray.core.generated import node_manager_pb2
+
+    with _asking(raylet) as stub:
+        return frozenset(
+            stub.GetWorkerPIDs(node_manager_pb2.GetWorkerPIDsRequest(), timeout=_PATIENCE_S).pids
+        )
+    return frozenset()
+
+
+@contextmanager
+def _asking(raylet: str) -> Iterator[Any]:
+    """For questions to a raylet; suppresses their failures."""
+    import grpc  # type: ignore[import-untyped]  # it has no stubs
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
+
     with suppress(grpc.RpcError, OSError), init_grpc_channel(raylet) as channel:
-        node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(order, timeout=_PATIENCE_S)
+        yield NodeManagerServiceStub(channel)
 
 
 def is_job_driver() -> bool:

@@ -17,12 +17,14 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.ray_internals import start_idle_worker
+from cluster.ray_internals import start_idle_worker, workers_at
 from jobs.launch.forkserver.rehearsal import Rehearsal
 
 # Ray Train's controller starts one more actor of its own environment, for its barriers.
 _CONTROLLERS = 2
-_STARTING_S = 3.0
+# A busy machine may need all of it.
+_STARTING_S = 60.0
+_LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +121,19 @@ class WorkersAhead:
 
 
 def _ask(job_id: str, asked: Sequence[tuple[str, str, int]]) -> None:
-    """For one worker after another on each node: a raylet that is asked for more than it starts at once takes
-    the first for the next.
+    """For one worker after another on each node: a raylet that is asked for one while another of the same
+    environment is starting takes that one for both.
     """
     for num_before in range(max(number for *_, number in asked)):
+        before: dict[str, frozenset[int]] = {}
         for raylet, text, number in asked:
             if number > num_before:
+                before.setdefault(raylet, workers_at(raylet))
                 start_idle_worker(raylet, job_id, text)
-        time.sleep(_STARTING_S)
+        deadline_s = time.monotonic() + _STARTING_S
+        for raylet, known in before.items():
+            while workers_at(raylet) <= known and time.monotonic() < deadline_s:
+                time.sleep(_LOOK_EVERY_S)
 
 
 def _rehearsal(environments: Environments) -> Any:

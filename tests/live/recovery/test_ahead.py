@@ -100,6 +100,10 @@ def test_no_answer_is_waited_for_from_a_node_that_is_gone(
 ) -> None:
     """Ray waits for it, where the question came before Ray knew."""
     (here,) = ray.nodes()
+
+    def long() -> None:
+        time.sleep(3600.0)
+
     looks = iter([[here], [{**here, "Alive": False}]])
     monkeypatch.setattr(on_nodes.ray, "nodes", lambda: next(looks))
-    assert on_nodes.on_each_node([here["NodeID"]], time.sleep, 3600.0, timeout_s=3600.0) == {}
+    assert on_nodes.on_each_node([here["NodeID"]], long, timeout_s=3600.0) == {}
