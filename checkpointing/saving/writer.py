@@ -48,6 +48,7 @@ class Writer:
         self._rooms: dict[str, SaveMemory] = {}
         self._at_disk: Save | None = None
         self._at_store: Save | None = None
+        self._store_since_s = 0.0
         self._is_at_memory = False
         self.is_disk_failing = False
         self._to_memory: SimpleQueue[Save | None] = SimpleQueue()
@@ -83,11 +84,13 @@ class Writer:
             self._changed.wait_for(is_ready, timeout_s)
             return self._free(rooms)[0] if is_ready() else None
 
-    @property
-    def has_epochs_end(self) -> bool:
-        """Whether the end of an epoch is on its way to the store, and not verified yet."""
+    def has_epochs_end(self, within_s: float) -> bool:
+        """Whether the end of an epoch is on its way to the store, not verified yet, and for no longer than
+        that.
+        """
         save = self._at_store
-        return save is not None and save.cut.epoch_end is not None
+        is_end = save is not None and save.cut.epoch_end is not None
+        return is_end and time.monotonic() - self._store_since_s <= within_s
 
     def hand_over(self, save: Save) -> None:
         """Takes the save over and returns at once. Its memory belongs to the writer until ``room`` hands it
@@ -95,7 +98,8 @@ class Writer:
         """
         with self._changed:
             self._rooms[save.cut.generation] = save.room
-            self._at_store = save if save.to_store else self._at_store
+            if save.to_store:
+                self._at_store, self._store_since_s = save, time.monotonic()
             self._at_disk = save if save.to_disk and self._disk else self._at_disk
             if save.to_memory and self._memory:
                 self._is_at_memory = True

@@ -51,6 +51,9 @@ from jobs.training.task.task import Saving, Task
 _MOST_TOLD = 2**15
 # One is written out while the next cut is copied into the other.
 _NUM_ARENAS = 2
+# So long nothing behind an epoch's end stays on the nodes alone. With a store that is away or very slow, the
+# steps that a failure would cost are worth more.
+_MOST_HELD_S = 60.0
 
 
 class Saver:
@@ -142,7 +145,7 @@ class Saver:
             store=self._writer.room(self._arenas, to_store=True) is None,
             memory=self._writer.room(self._arenas, to_store=False, is_for_memory_alone=True) is None,
             is_disk_failing=self._writer.is_disk_failing,
-            epochs_end=self._writer.has_epochs_end and self._saving.retention.keeps_epochs,
+            epochs_end=self._saving.retention.keeps_epochs and self._writer.has_epochs_end(_MOST_HELD_S),
         )
 
     def has_stored_end(self, point: StepPoint) -> bool:

@@ -96,6 +96,7 @@ class Bench:
         to_disk: bool = False,
         to_store: bool = True,
         to_memory: bool = False,
+        epoch_end: int | None = None,
         timeout_s: float = 0.0,
     ) -> Cut | None:
         """What the training does: None where it had to skip."""
@@ -106,7 +107,7 @@ class Bench:
         if room is None:
             return None
         self._number += 1
-        cut = cut_of(step, term=self.term, number=self._number)
+        cut = replace(cut_of(step, term=self.term, number=self._number), epoch_end=epoch_end)
         room.data[:] = file_of(cut, 0)
         save = save_of(cut, room=room, to_disk=to_disk, to_store=to_store)
         self.writer.hand_over(replace(save, to_memory=to_memory))
@@ -132,6 +133,22 @@ def gated() -> Iterator[GatedStore]:
 
 def wait_for(event: threading.Event) -> None:
     assert event.wait(DEADLINE_S)
+
+
+def test_an_epochs_end_counts_until_the_store_has_it_and_not_for_longer_than_asked(gated: GatedStore) -> None:
+    bench = Bench(gated)
+    cut = bench.save(10, epoch_end=1)
+    assert cut is not None
+    assert bench.writer.has_epochs_end(3600.0)
+    assert not bench.writer.has_epochs_end(0.0)
+    gated.open.set()
+    bench.finish()
+    assert not bench.writer.has_epochs_end(3600.0)
+    gated.open.clear()
+    bench.save(11)
+    assert not bench.writer.has_epochs_end(3600.0)
+    gated.open.set()
+    bench.finish()
 
 
 def test_a_save_arrives_at_both_places(tmp_path: Path) -> None:
