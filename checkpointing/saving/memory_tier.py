@@ -4,7 +4,7 @@ They are files of a file system in memory, such as ``/dev/shm``, so they outlive
 are read as those on a disk are: same parts, same digests. What is lost with a host lies on another one too.
 
 No more than two saves are there at a time: the one before goes before a new one is written. That is safe
-because no rank begins a new one before all have the last one and its copies.
+because no rank begins a new one before all have the last one and its copies, or know that not all have it.
 """
 
 import os
@@ -32,14 +32,16 @@ class MemoryTier(LocalTier):
         self._within = f"longhaul-{os.geteuid()}"
         super().__init__(folder, run, MOST_SAVES, within=self._within)
 
-    def keep(self, cut: Cut, part: FilePart, data: memoryview) -> str | None:
-        """Writes a share of this host, or the copy of one. First goes what is older than the save before this
-        one. Newer than this one is what survivors have left meanwhile.
+    def keep(self, cut: Cut, part: FilePart, data: memoryview, *, whole: str | None = None) -> str | None:
+        """Writes a share of this host, or the copy of one. First goes what is older than this one, but for
+        the save before it; or, where that did not come everywhere, for the generation ``whole``, if it is
+        here. Newer than this one is what survivors have left meanwhile.
         """
         finding = self._store.set_aside_what_was_open()
         older = [share for share in self._look().shares if age(share) < age((cut, part))]
+        spared = [age(share) for share in older if share[0].generation == whole] or [*map(age, older)]
         for share in older:
-            if age(share) < max(map(age, older)):
+            if age(share) != max(spared):
                 self._delete(*share)
         self._put(cut, part, data)
         return finding

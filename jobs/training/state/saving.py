@@ -116,6 +116,8 @@ class Saver:
         """
         self._order = SavedOrder(sample_order=sample_order, stretches=stretches)
         self._resumed = name
+        if self._copies:
+            self._copies.resume_from(name)
         before = self._repository.view.generation(name or "")
         if before and self._context.rank == 0:
             self.tally.durable(before)

@@ -75,9 +75,18 @@ class ShareCopies:
         self._pace = pace
         # Memory that is touched for the first time costs more than what comes into it.
         self._rooms = {rank: _Room() for rank in sources}
+        # The newest generation that came everywhere; it stays until one save after it did so too.
+        self._whole: str | None = None
+        self._is_failing = False
+
+    def resume_from(self, generation: str | None) -> None:
+        """``generation`` is whole."""
+        self._whole = generation
 
     def keep(self, save: Save) -> str | None:
-        return self._tier.keep(save.cut, save.part, save.room.data)
+        # Where no copies are kept any more, a newer save is worth more than a whole one.
+        whole = None if self._group is None else self._whole
+        return self._tier.keep(save.cut, save.part, save.room.data, whole=whole)
 
     def exchange(self, save: Save | None) -> str | None:
         """Sends what ``keep`` has kept, or that there is nothing, and keeps what other ranks send.
@@ -92,6 +101,9 @@ class ShareCopies:
         self._pace.begin()
         try:
             _swap(self._group, own, self._keepers, incoming, self._pace.rest_s)
+            problems = _kept(incoming, self._tier, self._whole)
+            num_failed = torch.tensor(len(problems) + (save is None))
+            self._group.allreduce([num_failed]).wait()
         except Exception as error:
             # Whatever it was, what the others send next would be taken for something else.
             self._group = None
@@ -102,7 +114,12 @@ class ShareCopies:
                 f"ranks {ranks}, on other hosts, are not reached ({why}); until the next start each host "
                 "keeps its own saves alone"
             ) from error
-        if problems := _kept(incoming, self._tier):
+        if save is not None and not num_failed:
+            self._whole, self._is_failing = save.cut.generation, False
+        else:
+            # If it goes on like this, the newest one is worth more than one that gets old.
+            self._whole, self._is_failing = None if self._is_failing else self._whole, True
+        if problems:
             raise SaveFailed("; ".join(problems))
         return None
 
@@ -129,8 +146,8 @@ def receive(group: Any, sources: Mapping[int, int], keep_in: MemoryTier, *, most
     return _kept(incoming, keep_in)
 
 
-def _kept(incoming: Mapping[int, "_Incoming"], keep_in: MemoryTier) -> list[str]:
-    return [problem for one in incoming.values() if (problem := one.keep(keep_in))]
+def _kept(incoming: Mapping[int, "_Incoming"], keep_in: MemoryTier, whole: str | None = None) -> list[str]:
+    return [problem for one in incoming.values() if (problem := one.keep(keep_in, whole))]
 
 
 def _swap(
@@ -206,14 +223,14 @@ class _Incoming:
         if self.wanted is not None:
             self.wanted = next(self._steps, None)
 
-    def keep(self, tier: MemoryTier) -> str | None:
+    def keep(self, tier: MemoryTier, whole: str | None) -> str | None:
         """Keeps the share if it is whole; returns why not."""
         try:
             if self._problem is None and self._part:
                 cut, part = decode_part(self._part)
                 if part.rank != self._share or digests(self._data) != part.chunks:
                     raise Corrupt("it is not what was saved")
-                tier.keep(cut, part, self._data)
+                tier.keep(cut, part, self._data, whole=whole)
         except (Corrupt, StoreError) as error:
             self._problem = str(error)
         return self._problem and f"the copy of rank {self._share}'s share: {self._problem}"

@@ -66,13 +66,14 @@ _STOP = StopRequest(aim="stop", why="a test")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How the ranks of a run save. ``folder`` has a folder for each node. ``is_replicated``: each rank holds
-    the state of all, as under ddp, and leaves its last one.
+    the state of all, as under ddp, and leaves its last one. A step takes ``step_s`` beside its turns.
     """
 
     folder: Path
     num_ranks: int
     is_replicated: bool
     num_steps: int
+    step_s: float
     copies_lazily: bool
     must_wait: bool
     has_disk: bool
@@ -260,7 +261,7 @@ def _work(
     while life.step < plan.num_steps and words.aim is None:
         point = _point_at(life.step + 1, 1 if life.step + 1 == EPOCHS_END else None)
         words.begin(boundary.orders(point), boundary.own_busy())
-        turns.pause("forward")
+        turns.wait("forward", lambda: False, timeout_s=plan.step_s)
         if life.fails_at == point.step:
             raise Failure
         wire.give(0, torch.zeros(1))()  # the gradients of all

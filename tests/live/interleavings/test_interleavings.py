@@ -44,6 +44,8 @@ from tests.unit.seeds import each_seed, in_processes
 Fault = Literal["none", "stop", "failure", "kill", "stop and kill", "cut"]
 FAULTS: tuple[Fault, ...] = ("none", "stop", "failure", "kill", "kill", "kill", "stop and kill", "cut")
 NUM_STEPS = 3
+# Of some: so many have five snapshots, if their copies come within a step, and no save in the store.
+MANY_STEPS, NEVER = 13, 100
 # About as many turns as an attempt of that many steps has.
 MOST_TURNS = 400
 NUM_FAULTS = (1, 1, 1, 1, 1, 2)
@@ -53,6 +55,8 @@ DAMAGES = (0.0, 0.0, 0.0, 0.05)
 DAMAGED = 0.2
 # Of turns, a thousand a second.
 UPLOAD_S = (0.0, 0.0, 0.0, 0.2)
+# Of a step: a snapshot's copies are on their way for many steps, or come within one.
+STEP_S = (0.0, 0.05, 5.0)
 # Where they lie in a share's file.
 TENSORS = (4096, 4096 + 8 * 30)
 # A folder in memory is the faster one.
@@ -320,7 +324,7 @@ class Run:
             assert digests(memoryview(file)) == part.chunks, f"{path} is not what its part says"
             assert steps_in(file, part.rank) == cut.step, f"{path} is torn"
             if "/memory/" in str(path):
-                in_memory.setdefault(path.parts[-6], set()).add(cut.generation)
+                in_memory.setdefault(path.parts[-8], set()).add(cut.generation)
         for node, names in in_memory.items():
             # What is left when a peer is lost comes beside them, be it of two steps.
             assert len(names) <= MOST_SAVES + 2 * self._plan.is_replicated, (node, names)
@@ -334,7 +338,7 @@ class Run:
     def _check_the_end(self) -> None:
         view = Repository(self._store, RUN).refresh()
         newest = view.generations[-1]
-        assert newest.step == NUM_STEPS and newest.quarantined is None
+        assert newest.step == self._plan.num_steps and newest.quarantined is None
         if self._is_calm:
             ends = [one.step for one in view.generations if one.epoch_end == 1 and one.is_whole]
             assert EPOCHS_END in ends or self._is_end_dropped, (
@@ -351,17 +355,19 @@ class Run:
 def explore(seed: int) -> int:
     """Returns how many turns it took."""
     rng = random.Random(seed)
+    is_long = rng.random() < 0.15
     place = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="longhaul-test-", dir=place) as folder:
         plan = Plan(
             folder=Path(folder),
             num_ranks=3 if rng.random() < 0.1 else 2,
             is_replicated=rng.random() < 0.4,
-            num_steps=NUM_STEPS,
+            num_steps=MANY_STEPS if is_long else NUM_STEPS,
+            step_s=max(STEP_S) if is_long else rng.choice(STEP_S),
             copies_lazily=rng.random() < 0.75,
             must_wait=rng.random() < 0.3,
             has_disk=rng.random() < 0.2,
-            store_every=2,
+            store_every=NEVER if is_long else 2,
         )
         turns = Turns(rng, jumps=rng.choice(JUMPS))
         run = Run(turns, rng, plan, damages=rng.choice(DAMAGES))

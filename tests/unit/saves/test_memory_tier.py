@@ -37,6 +37,19 @@ def test_the_save_before_the_last_one_goes_before_a_new_one_is_written(
     assert most == MOST_SAVES * 2
 
 
+def test_what_came_everywhere_stays_and_not_the_save_after_it_that_did_not(tmp_path: Path) -> None:
+    for whole, kept in ((0, [10, 30]), (1, [20, 30]), (None, [20, 30])):
+        memory, [first, second, third] = MemoryTier(tmp_path / str(whole), "r"), cuts(3)
+        for cut in (first, second):
+            keep(memory, cut)
+        generation = None if whole is None else (first, second)[whole].generation
+        memory.keep(third, part_of(third, 0), memoryview(file_of(third, 0)), whole=generation)
+        assert steps_of(memory) == kept
+        # What is whole elsewhere alone keeps nothing here.
+        memory.keep(third, part_of(third, 0), memoryview(file_of(third, 0)), whole="another")
+        assert steps_of(memory) == kept
+
+
 def test_a_save_that_comes_late_deletes_neither_what_survivors_left_nor_what_was_whole_before(
     tmp_path: Path,
 ) -> None:
