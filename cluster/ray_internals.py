@@ -147,12 +147,14 @@ def workers_at(raylet: str) -> frozenset[int]:
 
 @contextmanager
 def _asking(raylet: str) -> Iterator[Any]:
-    """For questions to a raylet; suppresses their failures."""
+    """For questions to a raylet; suppresses their failures. No proxy hears them: they carry the token."""
     import grpc  # type: ignore[import-untyped]  # it has no stubs
+    from ray._private import ray_constants
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
-    with suppress(grpc.RpcError, OSError), init_grpc_channel(raylet) as channel:
+    options = ray_constants.GLOBAL_GRPC_OPTIONS
+    with suppress(grpc.RpcError, OSError), init_grpc_channel(raylet, options) as channel:
         yield NodeManagerServiceStub(channel)
 
 

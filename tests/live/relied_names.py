@@ -159,7 +159,8 @@ NAMES = (
         by=f"{RAY}.start_options",
         says=('kwargs.pop("_temp_dir"', 'kwargs.pop("_system_config"'),
     ),
-    Relied(name="ray._private.grpc_utils.init_grpc_channel", by=f"{RAY}._asking", position=1),
+    Relied(name="ray._private.grpc_utils.init_grpc_channel", by=f"{RAY}._asking", position=2),
+    Relied(name="ray._private.ray_constants.GLOBAL_GRPC_OPTIONS", by=f"{RAY}._asking"),
     Relied(
         name="ray.core.generated.node_manager_pb2_grpc.NodeManagerServiceStub",
         by=f"{RAY}._asking",

@@ -1,5 +1,6 @@
 """What a driver asks Ray for beside a training: workers that start ahead, and answers from nodes."""
 
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ import ray
 
 from cluster.local_ray.private_ray import ray_for_driver
 from cluster.local_ray.variables import variables
-from cluster.ray_internals import environment_of_workers
+from cluster.ray_internals import environment_of_workers, workers_at
 from jobs.launch.forkserver.ahead import Environments, WorkersAhead
 from jobs.launch.ray_train import on_nodes
 from jobs.launch.ray_train.trainer import environments, train_settings
@@ -107,3 +108,17 @@ def test_no_answer_is_waited_for_from_a_node_that_is_gone(
     looks = iter([[here], [{**here, "Alive": False}]])
     monkeypatch.setattr(on_nodes.ray, "nodes", lambda: next(looks))
     assert on_nodes.on_each_node([here["NodeID"]], long, timeout_s=3600.0) == {}
+
+
+def test_a_raylet_is_never_asked_through_a_proxy(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hear the cluster's token; Ray's own calls pass it by too."""
+    (node,) = ray.nodes()
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        assert workers_at(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
