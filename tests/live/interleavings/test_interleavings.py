@@ -9,7 +9,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.generations.repository import Repository
 from checkpointing.saving.memory_tier import MOST_SAVES
 from checkpointing.saving.save import Save
-from checkpointing.stores.contract import Buffer, Missing
+from checkpointing.stores.contract import Buffer, Missing, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from jobs.training.loop.last_state import PeersLost
 from jobs.training.state.saved_run import SavedRun
@@ -53,6 +53,8 @@ NUM_FAULTS = (1, 1, 1, 1, 1, 2)
 JUMPS = (0.0, 0.0, 0.0, 0.002)
 DAMAGES = (0.0, 0.0, 0.0, 0.05)
 DAMAGED = 0.2
+# Which share of the calls of a store fails, before or after it is carried out.
+AWAYS = (0.0, 0.0, 0.0, 0.02)
 # Of turns, a thousand a second.
 UPLOAD_S = (0.0, 0.0, 0.0, 0.2)
 # Of a step: a snapshot's copies are on their way for many steps, or come within one.
@@ -64,46 +66,62 @@ MEMORY = Path("/dev/shm")
 
 
 class TurningStore(MemoryStore):
-    """Others have their turn before each call."""
+    """Others have their turn before each call. ``is_away`` says before each call of a rank, and after it,
+    whether it fails.
+    """
 
-    def __init__(self, turns: Turns, upload_s: Callable[[], float]) -> None:
+    def __init__(self, turns: Turns, upload_s: Callable[[], float], is_away: Callable[[], bool]) -> None:
         super().__init__()
         self._turns = turns
         self._upload_s = upload_s
+        self._is_away = is_away
 
     def put(self, name: str, data: Buffer) -> None:
         # An upload takes its time, as long as some other threads have many turns.
-        self._turns.wait(f"put {name}", lambda: False, timeout_s=self._upload_s())
-        super().put(name, data)
+        with self._called(f"put {name}", self._upload_s()):
+            super().put(name, data)
 
     def create(self, name: str, data: Buffer) -> None:
-        self._turns.pause(f"create {name}")
-        super().create(name, data)
+        with self._called(f"create {name}"):
+            super().create(name, data)
 
     def get(self, name: str) -> bytes:
-        self._turns.pause(f"get {name}")
-        return super().get(name)
+        with self._called(f"get {name}"):
+            return super().get(name)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        self._turns.pause(f"list {prefix}")
-        return super().list(prefix, after=after)
+        with self._called(f"list {prefix}"):
+            return super().list(prefix, after=after)
 
     def delete(self, name: str) -> None:
-        self._turns.pause(f"delete {name}")
-        super().delete(name)
+        with self._called(f"delete {name}"):
+            super().delete(name)
+
+    @contextmanager
+    def _called(self, what: str, takes_s: float = 0.0) -> Iterator[None]:
+        self._turns.wait(what, lambda: False, timeout_s=takes_s)
+        is_of_rank = isinstance(self._turns.process, Peer)
+        if is_of_rank and self._is_away():
+            raise Unavailable(f"{what}: away")
+        yield
+        if is_of_rank and self._is_away():
+            raise Unavailable(f"{what}: away, and it was carried out")
 
 
 class Run:
     """A run of several attempts, of which each but the last meets a fault."""
 
-    def __init__(self, turns: Turns, rng: random.Random, plan: Plan, *, damages: float) -> None:
+    def __init__(self, turns: Turns, rng: random.Random, plan: Plan, *, damages: float, aways: float) -> None:
         self.num_from_memory = 0
         self._turns = turns
         self._rng = rng
         self._plan = plan
         self._damages = damages
-        self._is_calm = not damages and not turns.jumps
-        self._store = TurningStore(turns, lambda: rng.choice(UPLOAD_S))
+        self._is_calm = not (damages or aways or turns.jumps)
+        self._aways = aways
+        self._store = TurningStore(
+            turns, lambda: rng.choice(UPLOAD_S), lambda: self._aways > 0 and rng.random() < self._aways
+        )
         self._nodes = [f"node-{rank}" for rank in range(plan.num_ranks)]
         self._num_nodes = plan.num_ranks
         self._wires: dict[Peer, Wire] = {}
@@ -133,7 +151,7 @@ class Run:
         for _ in range(self._rng.choice(NUM_FAULTS)):
             self._attempt(self._rng.choice(FAULTS))
         # All is done already where no fault came in time.
-        self._turns.jumps = 0.0
+        self._turns.jumps = self._aways = 0.0
         lives = self._attempt("none")
         if self._were_half_loaded(lives):
             lives = self._attempt("none")
@@ -296,7 +314,7 @@ class Run:
         if began and num_lost < 2:
             assert min(starts) >= step, (promised, began[0])
         self.num_from_memory += any("the hosts' memory" in life.trail[-1] for life in began if life.trail)
-        expected_ones = (RuntimeError, PeersLost)
+        expected_ones = (RuntimeError, PeersLost, *([Unavailable] if self._aways else []))
         errors = [life.error for life in lives if life.error and not isinstance(life.error, expected_ones)]
         if self._were_half_loaded(lives):
             assert expected is None or not self._is_calm, expected
@@ -370,7 +388,7 @@ def explore(seed: int) -> int:
             store_every=NEVER if is_long else 2,
         )
         turns = Turns(rng, jumps=rng.choice(JUMPS))
-        run = Run(turns, rng, plan, damages=rng.choice(DAMAGES))
+        run = Run(turns, rng, plan, damages=rng.choice(DAMAGES), aways=rng.choice(AWAYS))
         with ranks_in_turn(turns, run.wire, run.has_copies):
             try:
                 turns.run(run.live)
