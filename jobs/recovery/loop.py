@@ -128,6 +128,7 @@ class RecoveryLoop:
     groups: Sequence[str] = ()
     is_full: bool = False
     group: str = field(default="", init=False)
+    _is_log_read: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self.group = next_group(self.history, self.policy or Policy(), self.groups)
@@ -241,10 +242,11 @@ class RecoveryLoop:
         what = f"attempt {ending.term} {'ended' if ending.cause == 'preempted' else 'failed'}"
         what = what if self.task else "no attempt could begin"
         step = self._durable_step(self.journal.repository.view)
-        where = f"from step {step}" if step else "from the beginning"
+        where = f" from step {step}" if step else " from the beginning"
+        where = where if self._is_log_read else ", once the store answers"
         without = f", without {', '.join(move.without)}" if move.without else ""
         in_group = f", in group {move.group}" if move.group not in ("", ending.group) else ""
-        return f"{what}: {ending.reason}; trying again in {move.after_s:g} s {where}{in_group}{without}"
+        return f"{what}: {ending.reason}; trying again in {move.after_s:g} s{where}{in_group}{without}"
 
     def _ending(self, setback: Setback, view: LogView) -> FailedAttempt:
         heard, durable_step = self.display.last_step(), self._durable_step(view)
@@ -281,8 +283,12 @@ class RecoveryLoop:
         )
 
     def _view(self) -> LogView:
+        """The log as it is; while the store is away, as it was when it was read last."""
+        self._is_log_read = False
         with suppress(StoreError):
-            return self.journal.repository.refresh()
+            view = self.journal.repository.refresh()
+            self._is_log_read = True
+            return view
         return self.journal.repository.view
 
     def _record_incident(self, incident: Incident) -> None:

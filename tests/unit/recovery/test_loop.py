@@ -780,6 +780,27 @@ def test_to_be_preempted_is_no_failure_in_its_line(capsys: pytest.CaptureFixture
     assert "attempt 1 ended: rank 1: boom; trying again in 0 s from the beginning" in capsys.readouterr().out
 
 
+def test_while_the_store_is_away_nobody_knows_where_the_next_attempt_begins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = Away()
+    driver = Driver(store=store)
+
+    def fail() -> Outcome:
+        driver.save(100)
+        store.is_away = True
+        return failing("worker died")()
+
+    def return_in_the_pause() -> None:
+        store.is_away = False
+
+    driver.in_pause = return_in_the_pause
+    assert driver.drive(fail, failing("worker died"), done) == DONE
+    told = capsys.readouterr().out
+    assert "attempt 1 failed: rank 1: boom; trying again in 0 s, once the store answers\n" in told
+    assert "attempt 2 failed: rank 1: boom; trying again in 0 s from step 100\n" in told
+
+
 def test_where_no_attempt_could_begin_the_line_blames_none(capsys: pytest.CaptureFixture[str]) -> None:
     driver, tries = Driver(), iter([1])
 
