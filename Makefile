@@ -7,9 +7,9 @@ OTHER ?= HEAD~1
 TREE ?= .
 BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
-# Tests wait more than they compute. Those of a file share what they start, and stay together; in their order
-# the short ones come last, so that nobody waits at the end.
-SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
+# Tests wait more than they compute: two cores have time for three. Those of a file share what they start, and
+# stay together; in their order the short ones come last, so that nobody waits at the end.
+SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions test-oldest stores attacks gpu check format golden bench bench-trees bench-scale bench-gpu bench-recovery compare-damage soak lock audit release clean
@@ -45,7 +45,7 @@ test: setup  ## run all tests but the long proofs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-hosts: setup  ## run the tests that make hosts on this machine, and train on them; needs root
-	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier
+	$(BIN)/python -m pytest -m 'hosts and not soak' $(SIDE_BY_SIDE) tests/hosts_tier
 
 test-versions: setup  ## run the quick tests with the oldest and newest versions of pyproject.toml; half an hour
 	$(BIN)/python -m tests.unit.versions

@@ -21,7 +21,11 @@ from tests.hosts_tier.faults import (
 from tests.hosts_tier.stories import END_S, MORE, SPEC, START_S, assert_as_left_alone, goes_on, heals
 from tests.live.command_line import write_spec
 
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.longest,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
 
 
 def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_left_alone(
