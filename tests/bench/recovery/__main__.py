@@ -1,6 +1,6 @@
 """Runs the trials that are named, or all, and prints ratios beside their bounds; exits 1 if one is not met.
 
-``python -m tests.bench.recovery [power silent hung schedule saves] [--patience S] [--repeats N] ...``
+``python -m tests.bench.recovery [power silent hung schedule sharded saves] [--patience S] [--repeats N] ...``
 """
 
 import argparse
@@ -18,6 +18,7 @@ import torch
 from tests.bench.recovery.saves import BLOCK_S, EVERY_S, cost_of_saving
 from tests.bench.recovery.systems import Ours, Stock, System
 from tests.bench.recovery.trials import (
+    EVERY,
     SCHEDULE,
     Fault,
     Reached,
@@ -39,6 +40,9 @@ _FAULTS = {
 _SCHEDULE_BOUND = 1 / 1.5
 # What is lost of the schedule: the step that each of its faults interrupts.
 _MOST_REPEATED = len(SCHEDULE)
+# Where state is sharded and no rank holds what another one lost.
+_MOST_REPEATED_SHARDED = 20
+_MEMORY_EVERY = 4
 _SAVE_BOUND = 1.01
 
 Measure = Callable[[Callable[[Path], System], float], Reached]
@@ -59,7 +63,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    trials = (*_FAULTS, "schedule", "saves")
+    trials = (*_FAULTS, "schedule", "sharded", "saves")
     parser = argparse.ArgumentParser(prog="python -m tests.bench.recovery")
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(trials))
     parser.add_argument("--repeats", type=int, help="of each system's fault (3 where it is short, else 1)")
@@ -80,6 +84,8 @@ def _trial(name: str, arguments: argparse.Namespace) -> bool:
         measure = partial(_all_steps, arguments.steps)
         title = f"{arguments.steps} steps, four faults"
         return _beside(title, measure, arguments.repeats or 1, arguments.patience, _SCHEDULE_BOUND)
+    if name == "sharded":
+        return _sharded(arguments.steps, arguments.patience)
     title, fault, bound, repeats = _FAULTS[name]
     return _beside(title, partial(_one_fault, fault), arguments.repeats or repeats, arguments.patience, bound)
 
@@ -124,6 +130,16 @@ def _told(found: Sequence[Reached]) -> str:
 def _told_one(found: Reached) -> str:
     time = "not in time" if found.seconds is None else f"{found.seconds:.1f} s"
     return time if found.num_repeated is None else f"{time} ({found.num_repeated} steps done again)"
+
+
+def _sharded(num_steps: int, patience_s: float) -> bool:
+    """Of state without replicas nobody has the last one whole: the newest snapshot in memory counts."""
+    saving = f"every_steps: {EVERY}, memory: {{every_steps: {_MEMORY_EVERY}}}"
+    make = partial(Ours, saving=saving, strategy="zero2")
+    found = until_all_steps(make, num_steps, patience_s)
+    print(f"{num_steps} steps, zero2, four faults, a snapshot in memory each {_MEMORY_EVERY} steps: ", end="")
+    print(f"{_told_one(found)} (bound {_MOST_REPEATED_SHARDED})", flush=True)
+    return found.seconds is not None and (found.num_repeated or 0) <= _MOST_REPEATED_SHARDED
 
 
 def _saves(num_saves: int) -> bool:

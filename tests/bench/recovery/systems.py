@@ -19,7 +19,7 @@ from tests.hosts_tier.clusters import GROUP, Cluster
 _SPEC = """
 name: r
 model: {model}
-strategy: ddp
+strategy: {strategy}
 world_size: 2
 group: {group}
 spread: true
@@ -71,10 +71,12 @@ class Ours:
         model: str = "llama-tiny",
         saving: str | None = None,
         num_samples: int = 4096,
+        strategy: str = "ddp",
     ) -> None:
         self._folder = folder
         self._model = model
         self._saving = saving
+        self._strategy = strategy
         self._num_samples = num_samples
 
     @property
@@ -88,6 +90,7 @@ class Ours:
         spec.write_text(
             _SPEC.format(
                 model=self._model,
+                strategy=self._strategy,
                 group=GROUP,
                 num_steps=num_steps,
                 num_samples=self._num_samples,
