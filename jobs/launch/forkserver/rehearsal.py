@@ -3,8 +3,9 @@
 In a file of its own: an actor loads all that its file imports.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -32,16 +33,28 @@ class Rehearsal:
         ray.kill(worker)
         return _own_text(), text
 
-    def use_up(self, controllers: int, workers: Mapping[str, int]) -> None:
-        """Ends so many workers that wait for actors of these environments, and this actor."""
+    def use_up(self, controllers: Collection[int], workers: Mapping[str, int]) -> None:
+        """Ends so many workers on each node, and those of these processes here, that wait for actors of these
+        environments; and this actor, which may have been one of them.
+        """
         actors = [_start(node_id, self._workers) for node_id, more in workers.items() for _ in range(more)]
-        actors += [_start(self._here, None) for _ in range(controllers)]
+        actors += [_start(self._here, None) for _ in idle_ones(controllers)]
         answers = [actor.text.remote() for actor in actors]
         ray.wait(answers, num_returns=len(answers), timeout=_PATIENCE_S)
         for actor in actors:
             with suppress(RayError):
                 ray.kill(actor)
         ray.actor.exit_actor()
+
+
+def idle_ones(pids: Collection[int]) -> list[int]:
+    """Those of this node's workers that wait."""
+    idle = []
+    for pid in pids:
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == "ray::IDLE":
+                idle.append(pid)
+    return idle
 
 
 class _Worker:

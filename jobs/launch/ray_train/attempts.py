@@ -153,7 +153,6 @@ def _begin(task: Task, seat: AttemptSeat, backstage: DriverActors, storage: str)
         callbacks=[Pointers()],
         executable=executable,
     )
-    backstage.ahead.begins(environments(executable, seat.environment))
     limits = limits_of(task, schedule_timeout_s=seat.schedule_timeout_s, hang_timeout_s=seat.hang_timeout_s)
     monitor = GroupMonitor(task.recipe.world_size, limits, time.monotonic(), _INQUIRY)
     fit = fit_of(order)
@@ -250,7 +249,10 @@ class _Followed:
             return self.kind is None
         most = max(Counter(used).values())
         wanted = dict.fromkeys(self.nodes_beside or used, most)
-        return self.backstage.ahead.keep(environments(executable, self.seat.environment), wanted)
+        ranks: dict[str, list[int]] = {}
+        for rank, ready in self.monitor.ready.items():
+            ranks.setdefault(used[rank], []).append(ready.pid)
+        return self.backstage.ahead.keep(environments(executable, self.seat.environment), wanted, ranks)
 
     def outcome(self) -> Completed | Failed:
         self.fit.close()
@@ -290,7 +292,6 @@ class _Followed:
                     self.is_assembled = True
                     self.nodes = tuple(node_names(self.seat.group, post.node_ids))
                     self.backstage.parents.proven()
-                    self.backstage.ahead.assembled(post.node_ids)
                 if isinstance(post, Heartbeat):
                     listen(replace(post, node=self.nodes[post.rank]) if self.nodes else post)
 

@@ -51,8 +51,8 @@ class DriverActors:
             with suppress(RayError):
                 ray.kill(self._board)
         self._board = None
-        # Its workers end with the driver's job.
-        self.ahead = WorkersAhead()
+        # They end with the driver's job.
+        self.ahead.pause()
         self.parents.clear()
 
     def clear_spares(self) -> None:

@@ -1,8 +1,9 @@
 """What a driver asks Ray for beside a training: workers that start ahead, and answers from nodes."""
 
 import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -50,10 +51,10 @@ def waiting() -> set[int]:
     return {child.pid for child in idle}
 
 
-def keep(ahead: WorkersAhead, told: Environments, workers: int) -> set[int]:
+def keep(ahead: WorkersAhead, told: Environments, workers: int, ranks: Sequence[int] = ()) -> set[int]:
     """Those that wait then, once that is so many."""
     here = ray.get_runtime_context().get_node_id()
-    wait_until(lambda: ahead.keep(told, {here: workers}), PATIENCE_S)
+    wait_until(lambda: ahead.keep(told, {here: workers}, {here: ranks}), PATIENCE_S)
     wait_until(lambda: len(waiting()) == 2 + workers, PATIENCE_S)
     return waiting()
 
@@ -62,37 +63,61 @@ def test_the_next_attempt_s_processes_are_there_already_and_all_end_when_they_ar
     cluster: None,
 ) -> None:
     ahead, told = WorkersAhead(), environments(None, {"OMP_NUM_THREADS": "1"})
-    here = ray.get_runtime_context().get_node_id()
     first = keep(ahead, told, workers=1)
     # Whatever is there stays.
     assert keep(ahead, told, workers=1) == first
-    ahead.begins(told)
     used = pids(told)
-    ahead.assembled([here])
     assert len({*used}) == 2 and first >= {*used}
     # Of the controller's the one for its barriers is left, which this one did not start.
     wait_until(lambda: waiting() == first - {*used}, PATIENCE_S)
-    ahead.keep(told, {here: 1})
-    wait_until(lambda: len(waiting()) == 4, PATIENCE_S)
-    before, other = waiting(), environments(None, {"OMP_NUM_THREADS": "2"})
+    before, other = keep(ahead, told, workers=1), environments(None, {"OMP_NUM_THREADS": "2"})
     _, worker = pids(other)
     assert worker not in before
     ahead.clear()
-    # All but the barriers' that was left, as nobody takes it in this test.
-    wait_until(lambda: len(waiting()) <= 1, PATIENCE_S)
+    wait_until(lambda: not waiting(), PATIENCE_S)
+
+
+def test_whoever_was_not_taken_waits_still_and_none_piles_up(cluster: None) -> None:
+    """As where an attempt was started in another way than was foreseen, or has ended before."""
+    ahead, told = WorkersAhead(), environments(None, {"OMP_NUM_THREADS": "4"})
+    keep(ahead, told, workers=2)
+    for _ in range(2):
+        pids(environments(None, {"OMP_NUM_THREADS": "5"}))
+        keep(ahead, told, workers=2)
+    # While one is a rank another waits in its place.
+    controller = ray.remote(num_cpus=0, runtime_env=dict(told.controller))(Told).remote()
+    ray.get(controller.pid.remote(), timeout=PATIENCE_S)
+    worker = ray.remote(num_cpus=1, runtime_env=environment_of_workers(told.workers))(Told).remote()
+    rank = ray.get(worker.pid.remote(), timeout=PATIENCE_S)
+    assert rank not in keep(ahead, told, workers=2, ranks=[rank])
+    ray.kill(worker)
+    ray.kill(controller)
+    ahead.clear()
+    wait_until(lambda: not waiting(), PATIENCE_S)
+
+
+def test_none_starts_any_more_once_they_are_to_end(cluster: None) -> None:
+    ahead, told = WorkersAhead(), environments(None, {"OMP_NUM_THREADS": "6"})
+    here = ray.get_runtime_context().get_node_id()
+    wait_until(lambda: ahead.keep(told, {here: 30}, {}), PATIENCE_S)
+    ahead.clear()
+    wait_until(lambda: not asking(), PATIENCE_S)
+    wait_until(lambda: not waiting(), PATIENCE_S)
+
+
+def asking() -> bool:
+    return any(thread.name == "workers ahead" for thread in threading.enumerate())
 
 
 def test_what_is_lost_or_asked_in_vain_is_started_when_it_is_needed(cluster: None) -> None:
     ahead, told = WorkersAhead(), environments(None, {"OMP_NUM_THREADS": "3"})
-    ahead.keep(told, {"no such node": 1})
+    ahead.keep(told, {"no such node": 1}, {})
     ahead.clear()
     for pid in keep(ahead, told, workers=1):
         psutil.Process(pid).kill()
     # Whoever asks within milliseconds may get one that has just died, as of any process of Ray's.
     time.sleep(2.0)
-    ahead.begins(told)
     assert len({*pids(told)}) == 2
-    ahead.assembled([ray.get_runtime_context().get_node_id()])
     ahead.clear()
 
 
