@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.recovery.systems import Ours
-from tests.bench.recovery.trials import EVERY, power_off, training, wait_for_step
+from tests.bench.recovery.trials import SETTLED, power_off, training, wait_for_step
 from tests.hosts import wait_until, why_not
 from tests.hosts_tier.clusters import Cluster
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 def _stretches() -> list[Stretch]:
     with training(Told, num_steps=10**6, num_workers=3) as (system, cluster, _):
-        wait_for_step(system, 3 * EVERY, 600)
+        wait_for_step(system, SETTLED, 600)
         killed_s, first_s = _killed(system, cluster)
         lines = [line.split() for line in system.moments.read_text().splitlines()]
     after = [(float(at) - killed_s, what) for at, what, *_ in lines if float(at) > killed_s]

@@ -337,6 +337,17 @@ def test_a_node_that_is_gone_is_not_asked_what_a_rank_left_on_it() -> None:
     assert (failure.reason, failure.log_tail, watched.asked) == ("its node is not reached any more", (), [])
 
 
+def test_nobody_asks_what_a_rank_left_that_has_told_its_own_end() -> None:
+    """Ray tells each error that a rank raises once more, and an answer from its node takes a second."""
+    watched = stepping()
+    watched.hear(Raised(run_id="r", rank=1, failure=Failure(status="crash", reason="KeyError", ranks=(1,))))
+    watched.hear(replace(lost(1, "KeyError"), is_death=False))
+    watched.now += 3
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.reason, watched.asked) == ("KeyError", [])
+
+
 def test_a_kernel_that_ended_a_process_for_want_of_memory_is_out_of_memory() -> None:
     watched = Watched(replace(REMAINS, oom_kills=4)).begin()
     watched.hear(lost(1))
