@@ -10,6 +10,9 @@ from cluster.inventory import ClusterError, Inventory, Node, WorkerGroup
 from cluster.placement import room
 from cluster.ray_internals import draining_nodes, free_resources
 
+# Ray's number for a drained node whose time was up.
+_PREEMPTED = 3
+
 
 def live_inventory(*, may_be_empty: bool = False) -> Inventory:
     """Returns the groups of all nodes that are alive and have devices; a head without CPUs has none.
@@ -53,6 +56,15 @@ def draining(node_ids: Collection[str]) -> tuple[str, ...]:
     later.
     """
     return tuple(sorted(set(node_ids) & draining_nodes()))
+
+
+def lost_nodes(node_ids: Collection[str]) -> dict[str, bool]:
+    """Returns those of the nodes that Ray has found dead, and of each whether it was preempted."""
+    return {
+        node["NodeID"]: node["DeathReason"] == _PREEMPTED
+        for node in ray.nodes()
+        if not node["Alive"] and node["NodeID"] in node_ids
+    }
 
 
 def describe_free(group: WorkerGroup) -> str:

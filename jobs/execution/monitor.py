@@ -79,6 +79,12 @@ class GroupMonitor:
         """Whether any rank has raised or was lost."""
         return bool(self._troubles)
 
+    def unheard(self) -> tuple[int, ...]:
+        """The ranks that have told nothing of their end, while others have."""
+        if not self.is_in_trouble:
+            return ()
+        return tuple(filter(self._troubles.is_silent, range(self._world_size)))
+
     def left_s(self, num_steps: int) -> float:
         """Seconds for the remaining steps if each takes as long as the last one; infinite before the
         first.

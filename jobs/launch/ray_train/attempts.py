@@ -15,7 +15,7 @@ from ray.train import CheckpointConfig
 from checkpointing.ray_hooks import Pointers, pointed_at
 from cluster.environment import is_on_cpus
 from cluster.inventory import WorkerGroup, node_names
-from cluster.live import draining
+from cluster.live import draining, lost_nodes
 from cluster.local_ray.variables import variables
 from jobs.execution.board import Assembled, Post, Ready
 from jobs.execution.causes import cause_of
@@ -30,7 +30,7 @@ from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
 from jobs.launch.ray_train.node_links import broken_ways
 from jobs.launch.ray_train.on_nodes import on_node
-from jobs.launch.ray_train.ray_errors import is_not_placed, reason_of, untold
+from jobs.launch.ray_train.ray_errors import is_not_placed, lost_with_node, reason_of, untold
 from jobs.launch.ray_train.trainer import environments, scratch, train_settings
 from jobs.training.health.postmortem import Postmortem, examine, stacks
 from jobs.training.task.events import Resumption, RunEvent
@@ -193,6 +193,7 @@ class _Followed:
 
     def judge(self) -> None:
         """Ends an attempt that cannot go on, once every rank with something to report has reported."""
+        self._look_for_nodes()
         now = time.monotonic()
         if self.verdict is None and (failure := self.monitor.verdict(now)):
             self.verdict, self.judged_s = self.monitor.with_step(failure), now
@@ -264,6 +265,16 @@ class _Followed:
     @property
     def _keeps_memory(self) -> bool:
         return self.task.saving is not None and self.task.saving.memory is not None
+
+    def _look_for_nodes(self) -> None:
+        """A rank whose node is gone tells nothing, and the controller ends at the first error it sees."""
+        unheard = self.monitor.unheard() if self.verdict is None else ()
+        if not unheard or not self.monitor.node_ids:
+            return
+        gone = lost_nodes({self.monitor.node_ids[rank] for rank in unheard})
+        for rank in unheard:
+            if (is_preempted := gone.get(self.monitor.node_ids[rank])) is not None:
+                self.monitor.hear(lost_with_node(rank, is_preempted=is_preempted), time.monotonic())
 
     def _drain(self) -> StopRequest | None:
         """A request to move on if a node of the attempt drains: workers must leave the node before its

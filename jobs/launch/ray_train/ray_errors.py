@@ -30,6 +30,17 @@ def lost(rank: int, error: BaseException) -> Lost:
     )
 
 
+def lost_with_node(rank: int, *, is_preempted: bool) -> Lost:
+    """What the controller would report of a rank whose node is gone."""
+    return Lost(
+        rank=rank,
+        reason=_OUT_OF_REACH,
+        is_death=True,
+        is_out_of_memory=False,
+        is_preempted=is_preempted,
+    )
+
+
 def is_not_placed(error: Exception | None) -> bool:
     """Whether Ray Train found no room in time."""
     return isinstance(error, ControllerError) and found_no_room(error.controller_failure)

@@ -1,6 +1,7 @@
 """What is made of failures that no rank could tell of: Ray's own errors, without a Ray."""
 
 import errno
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,9 +17,12 @@ from ray.train.v2.api.exceptions import ControllerError
 from checkpointing.errors import Fenced, NothingToResume
 from checkpointing.stores.contract import Unavailable
 from cluster.inventory import ClusterError, Inventory, Node, WorkerGroup
+from jobs.execution.board import Assembled, Raised
 from jobs.execution.causes import Cause, cause_of
 from jobs.execution.executor import AttemptOrder
+from jobs.execution.hang_detection import limits_of
 from jobs.execution.messages import Upcoming
+from jobs.execution.monitor import GroupMonitor, Inquiry
 from jobs.execution.outcomes import Cancelled, Completed, Failed, Outcome, StoreAway, Unmendable
 from jobs.execution.resources import Claim
 from jobs.launch import ray_executor
@@ -28,6 +32,7 @@ from jobs.launch.ray_executor import RayExecutor
 from jobs.launch.ray_train import attempts
 from jobs.launch.ray_train.attempts import AttemptSeat, attempt
 from jobs.launch.ray_train.driver_actors import DriverActors
+from jobs.launch.ray_train.fit import Fit
 from jobs.launch.ray_train.ray_errors import is_lost_at_start, is_not_placed, lost, untold
 from jobs.launch.torchrun import LauncherPlace
 from jobs.training.task.measurement import Failure
@@ -179,6 +184,43 @@ def test_a_node_that_was_to_be_left_out_and_is_needed_is_told(
         )
     told = [] if "host-3" in names else ["there is no room without host-2: used all the same"]
     assert caplog.messages == told
+
+
+@pytest.mark.parametrize("is_preempted", [False, True])
+def test_a_rank_whose_node_is_gone_is_not_waited_for_once_its_peer_has_told(
+    is_preempted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray Train's controller ends at the first error that it sees, and tells of no other one."""
+    condemned: list[str] = []
+    limits = limits_of(task_in("/nowhere"), schedule_timeout_s=60, hang_timeout_s=60)
+    followed = attempts._Followed(
+        task=task_in("/nowhere"),
+        seat=cast("AttemptSeat", None),
+        backstage=DriverActors(),
+        kind=None,
+        board=SimpleNamespace(condemn=SimpleNamespace(remote=condemned.append)),
+        monitor=GroupMonitor(2, limits, time.monotonic(), cast("Inquiry", None)),
+        fit=cast("Fit", SimpleNamespace(name="one", condemn=lambda: condemned.append("its workers"))),
+    )
+    asked: list[set[str]] = []
+
+    def lost_nodes(node_ids: set[str]) -> dict[str, bool]:
+        asked.append(node_ids)
+        return {"b": is_preempted} if len(asked) > 1 else {}
+
+    monkeypatch.setattr(attempts, "lost_nodes", lost_nodes)
+    followed.monitor.hear(Assembled(node_ids=("a", "b")), time.monotonic())
+    followed.judge()
+    assert asked == []
+    closed = Failure(status="crash", reason="RuntimeError: Connection closed by peer", ranks=(0,))
+    followed.monitor.hear(Raised(run_id="r", rank=0, failure=closed), time.monotonic())
+    followed.judge()
+    assert (asked, condemned) == ([{"b"}], [])
+    followed.judge()
+    assert followed.verdict is not None
+    assert (followed.verdict.ranks, condemned) == ((1,), ["one", "its workers"])
+    assert followed.monitor.lost[1].is_preempted is is_preempted
+    assert followed.monitor.lost[1].is_of_node
 
 
 def test_a_node_behind_a_cut_link_is_not_called_dead() -> None:
