@@ -1,6 +1,8 @@
 """The present state of the Ray cluster that this process is connected to."""
 
+import socket
 from collections.abc import Collection, Iterable, Mapping
+from errno import ECONNREFUSED, EHOSTUNREACH
 from typing import Any
 
 import ray
@@ -12,6 +14,8 @@ from cluster.ray_internals import draining_nodes, free_resources
 
 # Ray's number for a drained node whose time was up.
 _PREEMPTED = 3
+_MOST_ASKED = 8
+_ANSWER_S = 0.25
 
 
 def live_inventory(*, may_be_empty: bool = False) -> Inventory:
@@ -59,12 +63,22 @@ def draining(node_ids: Collection[str]) -> tuple[str, ...]:
 
 
 def lost_nodes(node_ids: Collection[str]) -> dict[str, bool]:
-    """Returns those of the nodes that Ray has found dead, and of each whether it was preempted."""
-    return {
-        node["NodeID"]: node["DeathReason"] == _PREEMPTED
-        for node in ray.nodes()
-        if not node["Alive"] and node["NodeID"] in node_ids
-    }
+    """Returns those of the nodes that are gone, and of each whether it was preempted.
+
+    Ray takes seconds to find a node dead. Where a machine refuses connections, its raylet has ended.
+    """
+    table = [node for node in ray.nodes() if node["NodeID"] in node_ids]
+    lost = {node["NodeID"]: node["DeathReason"] == _PREEMPTED for node in table if not node["Alive"]}
+    refusing = [node["NodeID"] for node in table[:_MOST_ASKED] if node["Alive"] and _refuses(node)]
+    return lost | {node_id: node_id in draining_nodes() for node_id in refusing}
+
+
+def _refuses(node: Mapping[str, Any]) -> bool:
+    try:
+        with socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _ANSWER_S):
+            return False
+    except OSError as error:
+        return error.errno in (ECONNREFUSED, EHOSTUNREACH)
 
 
 def describe_free(group: WorkerGroup) -> str:
