@@ -25,6 +25,7 @@ from jobs.execution.messages import Finished, SessionLimits, Started
 from jobs.execution.resources import Claim, claim_of
 from jobs.launch.ray_train.cells import launch
 from tests.live.listening import Listener, job, session
+from tests.live.runs.test_train import wait_until
 
 PROJECT = Path(__file__).resolve().parents[3]
 LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
@@ -113,7 +114,8 @@ def test_a_node_whose_raylet_has_ended_is_lost_before_ray_finds_it_dead(
         cluster.remove_node(stranger, allow_graceful=False)
     with monkeypatch.context() as patch:
         patch.setattr(ray, "nodes", lambda: before)
-        assert lost_nodes(there) == {stranger.node_id: False}
+        # What the raylet was just starting holds its socket for a moment.
+        wait_until(lambda: lost_nodes(there) == {stranger.node_id: False})
         assert lost_nodes(there - {stranger.node_id}) == {}
     cluster.wait_for_nodes(120)
     assert lost_nodes(there) == {stranger.node_id: False}
