@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobs.execution.board import Assembled, Leaving, Left, Lost, Ready
+from jobs.execution.board import Assembled, Leaving, Left, Lost, Raised, Ready
 from jobs.launch.ray_train import attempts
 from jobs.training.task.events import Resumption
 
-_TOLD = (Assembled, Leaving, Left, Lost, Ready, Resumption)
+_TOLD = (Assembled, Leaving, Left, Lost, Raised, Ready, Resumption)
 
 
 def main() -> int:

@@ -64,19 +64,20 @@ def _stretches() -> list[Stretch]:
     moment = partial(_moment, after)
     moments = [
         (
-            "the survivor hears in a collective that its peer is gone, and Ray that the host is",
-            moment("Lost"),
+            "the survivor hears in a collective that its peer is gone, and leaves its last state",
+            moment("Raised"),
         ),
-        ("the survivor writes its last state, and the driver ends the attempt", moment("begin")),
-        ("Ray Train's controller and its workers are forked from waiting processes", moment("Assembled")),
+        ("the driver finds that the host takes no connection, and ends the attempt", moment("begin")),
+        ("Ray Train's controller and its workers begin in processes that wait", moment("Assembled")),
         ("the ranks meet", moment("Ready", _NUM_RANKS)),
         ("they choose the last state, bring it to the new host and load it", moment("Resumption")),
         ("the interrupted step is done again", first_s - killed_s),
     ]
-    begins = [0.0, *(end for _, end in moments)]
+    # The driver hears of the last ones a quarter of a second late, after the step.
+    ends = [min(end, first_s - killed_s) for _, end in moments]
     return [
         Stretch(what=what, begin_s=begin, end_s=end)
-        for (what, end), begin in zip(moments, begins, strict=False)
+        for (what, _), begin, end in zip(moments, [0.0, *ends], ends, strict=False)
     ]
 
 
