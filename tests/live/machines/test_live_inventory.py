@@ -19,13 +19,12 @@ from cluster.inventory import (
     ClusterError,
     Inventory,
 )
-from cluster.live import describe_free, free_devices, live_inventory, lost_nodes
+from cluster.live import describe_free, free_devices, live_inventory
 from cluster.local_ray.private_ray import ray_for_driver
 from jobs.execution.messages import Finished, SessionLimits, Started
 from jobs.execution.resources import Claim, claim_of
 from jobs.launch.ray_train.cells import launch
 from tests.live.listening import Listener, job, session
-from tests.live.runs.test_train import wait_until
 
 PROJECT = Path(__file__).resolve().parents[3]
 LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
@@ -100,25 +99,6 @@ def test_two_vendors_under_one_name_are_an_error_that_says_what_to_do(
     finally:
         cluster.remove_node(stranger)
         cluster.wait_for_nodes(120)
-
-
-def test_a_node_whose_raylet_has_ended_is_lost_before_ray_finds_it_dead(
-    cluster: Cluster, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stranger = cluster.add_node(num_cpus=1)
-    try:
-        before = ray.nodes()
-        there = {node["NodeID"] for node in before if node["Alive"]}
-        assert lost_nodes(there) == {}
-    finally:
-        cluster.remove_node(stranger, allow_graceful=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(ray, "nodes", lambda: before)
-        # What the raylet was just starting holds its socket for a moment.
-        wait_until(lambda: lost_nodes(there) == {stranger.node_id: False})
-        assert lost_nodes(there - {stranger.node_id}) == {}
-    cluster.wait_for_nodes(120)
-    assert lost_nodes(there) == {stranger.node_id: False}
 
 
 def test_a_vendor_that_nobody_knows_is_an_error(cluster: Cluster, inventory: Inventory) -> None:
