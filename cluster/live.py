@@ -14,7 +14,7 @@ from cluster.ray_internals import draining_nodes, free_resources
 
 # Ray's number for a drained node whose time was up.
 _PREEMPTED = 3
-# Nodes take turns to be asked.
+# The caller waits for each; Ray finds the others.
 _MOST_ASKED = 2
 # One packet may be lost on its way, seldom two.
 _TRIES, _ANSWER_S = 2, 0.4

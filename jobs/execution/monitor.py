@@ -80,8 +80,11 @@ class GroupMonitor:
         return bool(self._troubles)
 
     def unheard(self) -> tuple[int, ...]:
-        """The ranks that have told nothing of their end, while others have."""
-        if not self.is_in_trouble:
+        """The ranks that have told nothing of their end, while those that have speak of a peer that is
+        gone.
+        """
+        failure = self._troubles.failure()
+        if failure is None or not is_echo(failure.reason):
             return ()
         return tuple(filter(self._troubles.is_silent, range(self._world_size)))
 

@@ -212,6 +212,13 @@ def test_a_rank_whose_node_is_gone_is_not_waited_for_once_its_peer_has_told(
     followed.monitor.hear(Assembled(node_ids=("a", "b")), time.monotonic())
     followed.judge()
     assert asked == []
+    # Who has failed by itself says nothing of anybody's node.
+    own = Failure(status="crash", reason="ValueError: of ours", ranks=(0,))
+    of_its_own = replace(followed, monitor=GroupMonitor(2, limits, time.monotonic(), cast("Inquiry", None)))
+    of_its_own.monitor.hear(Assembled(node_ids=("a", "b")), time.monotonic())
+    of_its_own.monitor.hear(Raised(run_id="r", rank=0, failure=own), time.monotonic())
+    of_its_own.judge()
+    assert asked == []
     closed = Failure(status="crash", reason="RuntimeError: Connection closed by peer", ranks=(0,))
     followed.monitor.hear(Raised(run_id="r", rank=0, failure=closed), time.monotonic())
     followed.judge()
