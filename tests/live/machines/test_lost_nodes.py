@@ -64,7 +64,7 @@ def test_who_refuses_or_does_not_answer_is_lost_and_who_is_busy_is_not(
 
 
 def test_whom_ray_has_found_dead_is_not_asked(ports: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    table = [row("preempted", ports["busy"], reason=3), row("ended", ports["busy"], reason=1)]
+    table = [row("preempted", ports["refusing"], reason=3), row("ended", ports["busy"], reason=1)]
     assert told(table, monkeypatch) == {"preempted": True, "ended": False}
 
 
