@@ -204,13 +204,11 @@ class GroupMonitor:
         return Failure(status="hang", reason=reason)
 
     def _lose(self, lost: Lost, now: float) -> None:
-        """Records the loss of a rank. A node is not asked if it is gone, or if the rank has told its end
-        itself: the question would only take time.
-        """
+        """Records the loss of a rank. A node that is gone is not asked: the question would only take time."""
         self.lost[lost.rank] = lost
         ready = self.ready.get(lost.rank)
         remains = None
-        if ready and not lost.is_of_node and lost.rank not in self._troubles:
+        if ready and not lost.is_of_node:
             remains = self._inquiry.remains(self.node_ids[lost.rank], ready)
         phase = self._progress.phase if self._progress else None
         self._troubles.lost(lost.rank, failure_of_loss(lost, ready, remains, phase), now)
